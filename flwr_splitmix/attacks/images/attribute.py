@@ -87,15 +87,15 @@ class Attribute(Attack):
 
     def learn(self, view: View, public: Pictures | None) -> None:
         """Learn what the view's knowledge allows."""
-        known = view.knowledge
+        knowledge = view.knowledge
         self._subspaces: list[Subspace] = []
         self._reader: Reader | None = None
         self._joint: JointParts | None = None
-        if known.lowers is None:
+        if knowledge.lowers is None:
             return
         if public is None:
             raise NotApplicable(f"the attack {self.name!r} needs public images, and there are none")
-        pictures = public.fitted(known.image_shape)
+        pictures = public.fitted(knowledge.image_shape)
         self._subspaces = [*client_subspaces(view, pictures, self.budget).values()]
         if self._told_apart(view, pictures):
             return
@@ -106,7 +106,7 @@ class Attribute(Attack):
         if self.setting.get("votes", True):
             joint = joint_parts(view, others, painter, self.budget, self.seed)
         mixtures = [] if joint is None else whole_releases(view, judges, JUDGES, self.seed + 1)
-        mixtures = [each for each in mixtures if each.images.shape[1] == known.k]
+        mixtures = [each for each in mixtures if each.images.shape[1] == knowledge.k]
         right = 0.0
         if joint is not None and mixtures:
             right = _share_right(lambda each: joint(each.query()).owners, mixtures)
@@ -115,7 +115,7 @@ class Attribute(Attack):
                 return
         reader = train_reader(
             lambda width: TokenTransformer(
-                width, known.geometry.patches, known.geometry.prefix, known.k,
+                width, knowledge.geometry.patches, knowledge.geometry.prefix, knowledge.k,
                 **SIZES[self.budget.scale],
             ),
             public_examples(view, others if mixtures else pictures, BATCH, self.seed),
@@ -140,25 +140,25 @@ class Attribute(Attack):
 
     def run(self, view: View) -> Guess:
         """Guess the owner of each patch."""
-        known = view.knowledge
+        knowledge = view.knowledge
         owners, sure, where = [], [], []
         for place, release in enumerate(view.releases):
-            tokens = release.smashed[:, known.geometry.prefix :]
+            tokens = release.smashed[:, knowledge.geometry.prefix :]
             if self._subspaces:
                 owner, certain = nearest_subspace(tokens, self._subspaces)
             elif self._joint is not None:
-                (query,) = queries(replace(release, owners=None), known)
+                (query,) = queries(replace(release, owners=None), knowledge)
                 owner = self._joint(query).owners
                 certain = torch.ones(owner.shape)
             elif self._reader is not None:
                 owner, certain = self._learned(self._reader, release.smashed, view)
             elif self._votes(view):
                 alike = shared_directions(tokens)
-                owner = cluster(alike, known.k, self.seed).expand(tokens.shape[:2])
+                owner = cluster(alike, knowledge.k, self.seed).expand(tokens.shape[:2])
                 certain = alike.amax(1).expand(tokens.shape[:2])
             else:
                 raise NotApplicable(
-                    f"rows of {known.method} have masks of their own, and no lower segment is "
+                    f"rows of {knowledge.method} have masks of their own, and no lower segment is "
                     "known: nothing tells whose a patch is"
                 )
             owners.append(owner.clone())

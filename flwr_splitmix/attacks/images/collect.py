@@ -125,10 +125,10 @@ def united_query(each: Query) -> Query:
     """
     assert each.mask is not None
     masks = each.mask[:, None]
-    tokens, held = unite(each.tokens[:, None], masks)
+    tokens, coverage = unite(each.tokens[:, None], masks)
     labels = None if each.labels is None else each.labels.mean(0, keepdim=True)
     noise = None if each.noise is None else united_noise(each.noise[:, None], masks)
-    return Query(tokens, held > 0, each.member, labels, noise)
+    return Query(tokens, coverage > 0, each.member, labels, noise)
 
 
 class UnitedLinear(Linear):
@@ -189,28 +189,32 @@ def united_examples(
         order = rng.permutation(len(public))
         for start in range(0, len(order) - batch + 1, batch):
             drawn = public.take(order[start : start + batch])
-            times = [_released(view, drawn, rng, lower) for _ in range(releases)]
-            masks = torch.stack([_mask(each) for each in times])
-            united, held = unite(torch.stack([each.tokens for each in times]), masks)
-            noise = [each.noise for each in times if each.noise is not None]
-            left = united_noise(torch.stack(noise) if noise else None, masks)
-            known = [each.labels for each in times if each.labels is not None]
-            labels = torch.stack(known).mean(0) if len(known) == releases else None
-            yield Example(united, drawn.images[:, None], held > 0, labels=labels, noise=left)
+            examples = [_released(view, drawn, rng, lower) for _ in range(releases)]
+            masks = torch.stack([_mask(each) for each in examples])
+            united, coverage = unite(torch.stack([each.tokens for each in examples]), masks)
+            noise = [each.noise for each in examples if each.noise is not None]
+            remaining_noise = united_noise(torch.stack(noise) if noise else None, masks)
+            repeated_labels = [each.labels for each in examples if each.labels is not None]
+            labels = (
+                torch.stack(repeated_labels).mean(0) if len(repeated_labels) == releases else None
+            )
+            yield Example(
+                united, drawn.images[:, None], coverage > 0, labels=labels, noise=remaining_noise
+            )
 
 
 def _released(
     view: View, drawn: Pictures, rng: np.random.Generator, lower: nn.Module | None = None
 ) -> Example:
     """Release every image once; the rows are in the images' order."""
-    known = view.knowledge
-    size = known.geometry.tokens, known.geometry.width
+    knowledge = view.knowledge
+    size = knowledge.geometry.tokens, knowledge.geometry.width
     tokens = torch.zeros(len(drawn), *size)
-    mask = torch.zeros(len(drawn), known.geometry.patches, dtype=torch.bool)
-    noise = torch.zeros(mask.shape, dtype=torch.float64) if has_noise(known.mixer) else None
-    labels = torch.zeros(len(drawn), known.num_classes, dtype=torch.double)
+    mask = torch.zeros(len(drawn), knowledge.geometry.patches, dtype=torch.bool)
+    noise = torch.zeros(mask.shape, dtype=torch.float64) if has_noise(knowledge.mixer) else None
+    labels = torch.zeros(len(drawn), knowledge.num_classes, dtype=torch.double)
     labelled = True
-    releases = known.simulate(
+    releases = knowledge.simulate(
         drawn.images,
         drawn.labels,
         rng,
@@ -220,7 +224,7 @@ def _released(
     )
     for release in releases:
         assert release.origin is not None
-        for example in examples_of(release, known, drawn.images):
+        for example in examples_of(release, knowledge, drawn.images):
             rows = release.origin.sources[:, 0]
             tokens[rows] = example.tokens
             mask[rows] = True if example.mask is None else example.mask
@@ -230,8 +234,8 @@ def _released(
                 labelled = False
             else:
                 labels[rows] = example.labels
-    said = labels if labelled else None
-    return Example(tokens, drawn.images[:, None], mask, labels=said, noise=noise)
+    released_labels = labels if labelled else None
+    return Example(tokens, drawn.images[:, None], mask, labels=released_labels, noise=noise)
 
 
 def _mask(example: Example) -> Tensor:

@@ -41,10 +41,10 @@ class Jigsaw(Attack):
     def learn(self, view: View, public: Pictures | None) -> None:
         """Train on shuffled public images."""
         assert public is not None, "`fit` has refused to go on without"
-        known = view.knowledge
-        geometry = known.geometry
-        grid = self._grid = known.patch_grid
-        pictures = public.fitted(known.image_shape)
+        knowledge = view.knowledge
+        geometry = knowledge.geometry
+        grid = self._grid = knowledge.patch_grid
+        pictures = public.fitted(knowledge.image_shape)
 
         def shuffled() -> Iterator[Example]:
             for example in public_examples(view, pictures, BATCH, self.seed):

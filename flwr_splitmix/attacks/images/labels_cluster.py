@@ -53,11 +53,13 @@ class LabelsCluster(Attack):
         pairs = [(place[at], label) for at, label in hints.items() if at in place]
         if not pairs:
             raise NotApplicable("labels-cluster needs one sample of known label at least (hints)")
-        known, labels = (torch.tensor(part) for part in zip(*pairs, strict=True))
-        scores = nearest_known(rows, known, labels, classes)
+        known_rows, labels = (torch.tensor(part) for part in zip(*pairs, strict=True))
+        scores = nearest_known(rows, known_rows, labels, classes)
         if self.setting.get("way", "spectral") == "similarity":
             return Guess(scores, scores.max(1).values, where)
-        named = name_clusters(label_clusters(rows, classes, seed=self.seed), known, labels, classes)
+        named = name_clusters(
+            label_clusters(rows, classes, seed=self.seed), known_rows, labels, classes
+        )
         return Guess(named, scores.max(1).values, where)
 
     def _rows(self, view: View, hints: Hints) -> tuple[list[tuple[int, int]], Tensor]:
@@ -75,5 +77,5 @@ class LabelsCluster(Attack):
             parts = [release.smashed.mean(1, keepdim=True) for _, release in releases]
         rows = torch.cat([part.flatten(1) for part in parts])
         newest = range(max(len(where) - most, 0), len(where))
-        kept = sorted({*newest, *(number for number, at in enumerate(where) if at in hints)})
-        return [where[number] for number in kept], rows[kept]
+        numbers = sorted({*newest, *(number for number, at in enumerate(where) if at in hints)})
+        return [where[number] for number in numbers], rows[numbers]

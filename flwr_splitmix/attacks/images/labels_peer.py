@@ -65,7 +65,7 @@ class LabelsPeer(Attack):
         for number in self.budget.steps(len(windows), "releases, the newest first"):
             rows = windows[-1 - number]
             rows = max((rows.in_form(*form) for form in FORMS), key=_own_labels_read)
-            scores.append(_Directions.of(rows).of_other(rows, rows.own).log_softmax(1))
+            scores.append(_Directions.of(rows).of_other(rows, rows.own_labels).log_softmax(1))
             where += rows.where
         values = torch.cat(scores)
         return Guess(values, values.max(1).values, where)
@@ -81,7 +81,7 @@ class _Rows:
         (release, row) of each.
     gradients
         float64 (n, d).
-    own
+    own_labels
         float64 (n, L): the member's own labels, one-hot.
     lam
         float64 (n, 1): the member's mixing ratio.
@@ -89,19 +89,21 @@ class _Rows:
 
     where: list[tuple[int, int]]
     gradients: Tensor
-    own: Tensor
+    own_labels: Tensor
     lam: Tensor
 
-    def take(self, kept: Tensor) -> _Rows:
+    def take(self, positions: Tensor) -> _Rows:
         """Return some rows: positions, int64 (m,)."""
-        where = [self.where[number] for number in kept.tolist()]
-        return _Rows(where, self.gradients[kept], self.own[kept], self.lam[kept])
+        where = [self.where[number] for number in positions.tolist()]
+        return _Rows(
+            where, self.gradients[positions], self.own_labels[positions], self.lam[positions]
+        )
 
     @property
     def releases(self) -> Tensor:
         """The release of each row, counted from 0 among those that are here: int64 (n,)."""
-        here = sorted({release for release, _ in self.where})
-        number = {release: n for n, release in enumerate(here)}
+        releases = sorted({release for release, _ in self.where})
+        number = {release: n for n, release in enumerate(releases)}
         return torch.tensor([number[release] for release, _ in self.where])
 
     def in_form(self, unit: bool, most: int) -> _Rows:
@@ -111,8 +113,8 @@ class _Rows:
         x = x / x.square().sum(1).mean().sqrt().clamp_min(torch.finfo(x.dtype).tiny)
         left, sizes, _ = torch.linalg.svd(x, full_matrices=False)
         apart = int((sizes > 1e-9 * sizes[0]).sum())
-        kept = max(1, min(most, len(x) // 3, apart))
-        return _Rows(self.where, left[:, :kept] * sizes[:kept], self.own, self.lam)
+        count = max(1, min(most, len(x) // 3, apart))
+        return _Rows(self.where, left[:, :count] * sizes[:count], self.own_labels, self.lam)
 
 
 @dataclass(frozen=True)
@@ -133,43 +135,43 @@ class _Directions:
     @classmethod
     def of(cls, rows: _Rows) -> _Directions:
         """Estimate directions and the other's labels from each other, `ROUNDS` times."""
-        count = rows.own.shape[1]
-        other = torch.full_like(rows.own, 1 / count)
+        count = rows.own_labels.shape[1]
+        other = torch.full_like(rows.own_labels, 1 / count)
         for _ in range(ROUNDS):
-            labels = rows.lam * rows.own + (1 - rows.lam) * other
+            labels = rows.lam * rows.own_labels + (1 - rows.lam) * other
             ridge = RIDGE * torch.eye(count, dtype=labels.dtype)
             slopes = torch.linalg.solve(labels.T @ labels + ridge, labels.T @ rows.gradients)
-            left = rows.gradients - labels @ slopes
-            noise = left.T @ left / len(left)
+            residuals = rows.gradients - labels @ slopes
+            noise = residuals.T @ residuals / len(residuals)
             sizes, axes = torch.linalg.eigh(noise)
             least = 1e-9 * noise.trace().clamp_min(1e-9)
             whitening = axes * sizes.clamp_min(least).rsqrt()
-            made = cls(slopes @ whitening, whitening)
-            other = made.of_other(rows, rows.own).softmax(1)
-        return made
+            directions = cls(slopes @ whitening, whitening)
+            other = directions.of_other(rows, rows.own_labels).softmax(1)
+        return directions
 
-    def of_other(self, rows: _Rows, own: Tensor) -> Tensor:
+    def of_other(self, rows: _Rows, own_labels: Tensor) -> Tensor:
         """Return log-likelihoods of the other's classes if the member's labels are these: (n, L).
 
         Parameters
         ----------
-        own
+        own_labels
             float64 (n, L) or (1, L), one-hot.
         """
-        left = rows.gradients @ self.whitening - rows.lam * (own @ self.classes)
+        residuals = rows.gradients @ self.whitening - rows.lam * (own_labels @ self.classes)
         weight = 1 - rows.lam
         apart = (
-            left.square().sum(1, keepdim=True)
-            - 2 * weight * (left @ self.classes.T)
+            residuals.square().sum(1, keepdim=True)
+            - 2 * weight * (residuals @ self.classes.T)
             + weight.square() * self.classes.square().sum(1)
         )
         return -apart / 2
 
     def of_own(self, rows: _Rows) -> Tensor:
         """Return log-likelihoods of the member's own classes, as if unknown: (n, L)."""
-        each = torch.eye(len(self.classes), dtype=self.classes.dtype)
-        given = [self.of_other(rows, own[None]).logsumexp(1) for own in each]
-        return torch.stack(given, dim=1)
+        one_hot = torch.eye(len(self.classes), dtype=self.classes.dtype)
+        log_likelihoods = [self.of_other(rows, label[None]).logsumexp(1) for label in one_hot]
+        return torch.stack(log_likelihoods, dim=1)
 
 
 def _own_labels_read(rows: _Rows) -> float:
@@ -180,23 +182,23 @@ def _own_labels_read(rows: _Rows) -> float:
         rest = (folds != fold).nonzero()[:, 0]
         if len(out) and len(rest):
             left_out = rows.take(out)
-            said = _Directions.of(rows.take(rest)).of_own(left_out).argmax(1)
-            read += int((said == left_out.own.argmax(1)).sum())
+            guesses = _Directions.of(rows.take(rest)).of_own(left_out).argmax(1)
+            read += int((guesses == left_out.own_labels.argmax(1)).sum())
     return read / len(rows.where)
 
 
 def _rows(view: View) -> _Rows:
     """Return the rows of a member's view that have gradients."""
     where, gradients = gradient_rows(view)
-    own, lam = [], []
+    own_labels, lam = [], []
     for release in view.releases:
         if release.gradient is not None:
             assert release.own_labels is not None
             assert release.lam is not None
-            own.append(F.one_hot(release.own_labels, view.knowledge.num_classes).double())
+            own_labels.append(F.one_hot(release.own_labels, view.knowledge.num_classes).double())
             lam.append(torch.full((len(release.own_labels), 1), release.lam).double())
     summed = torch.cat([part.double().sum(1) for part in gradients])
-    return _Rows(where, summed, torch.cat(own), torch.cat(lam))
+    return _Rows(where, summed, torch.cat(own_labels), torch.cat(lam))
 
 
 def _windows(rows: _Rows) -> Sequence[_Rows]:

@@ -51,29 +51,29 @@ class LabelsPublic(Attack):
     def learn(self, view: View, public: Pictures | None) -> None:
         """Choose the classifier on public images, as the first client releases them."""
         assert public is not None, "`fit` has refused to go on without"
-        known = view.knowledge
-        pictures = public.fitted(known.image_shape).take(slice(0, MOST[self.budget.scale]))
-        several = pictures.labels.dim() > 1 or int(pictures.labels.max()) >= known.num_classes
+        knowledge = view.knowledge
+        pictures = public.fitted(knowledge.image_shape).take(slice(0, MOST[self.budget.scale]))
+        several = pictures.labels.dim() > 1 or int(pictures.labels.max()) >= knowledge.num_classes
         if several or int(torch.unique(pictures.labels).numel()) < 2:
             raise NotApplicable(
                 f"{self.name!r} needs public images of at least two of the victims' "
-                f"{known.num_classes} classes, each with one label"
+                f"{knowledge.num_classes} classes, each with one label"
             )
         self._pictures = pictures
-        client = min(known.lowers) if isinstance(known.lowers, Mapping) else None
+        client = min(knowledge.lowers) if isinstance(knowledge.lowers, Mapping) else None
         rows, labels = self._released(view, client)
         self.way = self._choose(rows, labels)
         self._fallback = PublicClassifier(rows, labels, **self.way)
-        self._own: dict[int | None, PublicClassifier] = {client: self._fallback}
+        self._by_client: dict[int | None, PublicClassifier] = {client: self._fallback}
 
     def _released(self, view: View, client: int | None) -> tuple[Tensor, Tensor]:
         """Return releases of the public images, and the label of each row."""
-        known, pictures = view.knowledge, self._pictures
-        releases = known.simulate(
+        knowledge, pictures = view.knowledge, self._pictures
+        releases = knowledge.simulate(
             pictures.images,
             pictures.labels,
             generator(self.seed, "public labels"),
-            lower=_lower_for(known, client),
+            lower=_lower_for(knowledge, client),
             adversary=view.adversary,
         )
         return _joined_rows(releases, self.name), _labels_of(releases, pictures)
@@ -82,25 +82,25 @@ class LabelsPublic(Attack):
         """Return the way that reads most labels of rows held out."""
         order = torch.from_numpy(generator(self.seed, "held out").permutation(len(rows)))
         number = min(HELD, len(rows) // 4)
-        held, others = order[:number], order[number:]
+        held_out, others = order[:number], order[number:]
         if not number or int(torch.unique(labels[others]).numel()) < 2:
             return WAYS[0]
         right: list[float] = []
         for way in WAYS:
             if right and self.budget.over:
                 break
-            made = PublicClassifier(rows[others], labels[others], **way)
-            right.append(float((made(rows[held])[0] == labels[held]).double().mean()))
+            classifier = PublicClassifier(rows[others], labels[others], **way)
+            right.append(float((classifier(rows[held_out])[0] == labels[held_out]).double().mean()))
             self.budget.progress(self.name, len(right), len(WAYS))
         return WAYS[right.index(max(right))]
 
     def _classifier(self, view: View, client: int | None) -> PublicClassifier:
         """Return that of a client; past the budget, or of one not known, that of the first."""
         lowers = view.knowledge.lowers
-        known = isinstance(lowers, Mapping) and client in lowers
-        if known and client not in self._own and not self.budget.over:
-            self._own[client] = PublicClassifier(*self._released(view, client), **self.way)
-        return self._own.get(client, self._fallback)
+        is_known = isinstance(lowers, Mapping) and client in lowers
+        if is_known and client not in self._by_client and not self.budget.over:
+            self._by_client[client] = PublicClassifier(*self._released(view, client), **self.way)
+        return self._by_client.get(client, self._fallback)
 
     def run(self, view: View) -> Guess:
         """Guess the label of every row of which something was received."""
@@ -116,14 +116,14 @@ class LabelsPublic(Attack):
         return Guess(torch.cat(values), torch.cat(sure), where)
 
 
-def _lower_for(known: Knowledge, client: int | None) -> Lowers:
+def _lower_for(knowledge: Knowledge, client: int | None) -> Lowers:
     """Return the lower segment to release public images through: a client's, or that of all."""
-    if known.lowers is None:
-        assert known.first is not None, "`check` has refused to go on without"
-        return known.first
-    own = known.lower_of(client)
-    assert own is not None
-    return own
+    if knowledge.lowers is None:
+        assert knowledge.first is not None, "`check` has refused to go on without"
+        return knowledge.first
+    lower = knowledge.lower_of(client)
+    assert lower is not None
+    return lower
 
 
 def _received(release: Release) -> Tensor:

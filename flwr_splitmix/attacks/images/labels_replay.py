@@ -46,24 +46,24 @@ class LabelsReplay(Attack):
         """Guess the label of every row that a client sent in a recorded step."""
         tails = view.tails
         assert tails is not None
-        wanted: dict[Place, int] = {
+        attacked: dict[Place, int] = {
             (release.server_round, release.step, release.client): number
             for number, release in enumerate(view.releases)
             if release.gradient is not None
         }
         replays = {
             client: TailReplay(tails, client, self.budget.device)
-            for client in sorted({client for *_, client in wanted if client is not None})
+            for client in sorted({client for *_, client in attacked if client is not None})
         }
         read: dict[int, TailReading] = {}
         misfits: dict[int, tuple[int, int, float]] = {}
-        for place, reading in self._replayed(tails, replays, wanted):
+        for place, reading in self._replayed(tails, replays, attacked):
             server_round, number, client = place
             assert client is not None
             if reading.misfit > EXACT:
                 misfits.setdefault(client, (server_round, number, reading.misfit))
-            if place in wanted:
-                read[wanted[place]] = reading
+            if place in attacked:
+                read[attacked[place]] = reading
         _tell(replays, misfits)
         if not read:
             raise NotApplicable(_why_none(replays))
@@ -76,10 +76,10 @@ class LabelsReplay(Attack):
         return Guess(torch.cat([*labels.values()]), margins, where)
 
     def _replayed(
-        self, tails: Tails, replays: Mapping[int, TailReplay], wanted: Mapping[Place, int]
+        self, tails: Tails, replays: Mapping[int, TailReplay], attacked: Mapping[Place, int]
     ) -> Iterator[tuple[Place, TailReading]]:
-        """Yield the labels of each step of each client; past the budget, of wanted ones only."""
-        last = max(place[:2] for place in wanted)
+        """Yield the labels of each step of each client; past the budget, of attacked ones only."""
+        last = max(place[:2] for place in attacked)
         for step in tails.steps():
             place = step.server_round, step.number
             if place > last:
@@ -92,23 +92,23 @@ class LabelsReplay(Attack):
                     continue
                 if not self.budget.over:
                     yield (*place, client), replay.follow(step)
-                elif (*place, client) in wanted:
+                elif (*place, client) in attacked:
                     yield (*place, client), replay.read(step)
 
 
 def _corrected(view: View, read: Mapping[int, TailReading], client: int) -> dict[int, Tensor]:
     """Return the labels of a client's releases whose gradients do not fit its replayed tail."""
-    own = [
+    releases = [
         release
         for release, reading in read.items()
         if view.releases[release].client == client and reading.misfit > EXACT
     ]
-    gradients = [g for n in own if (g := view.releases[n].gradient) is not None]
+    gradients = [g for n in releases if (g := view.releases[n].gradient) is not None]
     if not gradients:
         return {}
-    labels = [read[release].labels for release in own]
+    labels = [read[release].labels for release in releases]
     corrected = regrouped(torch.cat(gradients), torch.cat(labels), view.knowledge.num_classes)
-    return dict(zip(own, torch.split(corrected, [len(part) for part in labels]), strict=True))
+    return dict(zip(releases, torch.split(corrected, [len(part) for part in labels]), strict=True))
 
 
 def _tell(replays: Mapping[int, TailReplay], misfits: Mapping[int, tuple[int, int, float]]) -> None:

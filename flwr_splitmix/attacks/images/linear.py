@@ -35,11 +35,11 @@ class Linear(Attack):
     def learn(self, view: View, public: Pictures | None) -> None:
         """Fit an inverse for each lower segment."""
         assert public is not None, "`fit` has refused to go on without"
-        known = view.knowledge
-        self._grid = known.patch_grid
-        pictures = public.fitted(known.image_shape)
+        knowledge = view.knowledge
+        self._grid = knowledge.patch_grid
+        pictures = public.fitted(knowledge.image_shape)
         self._mean = to_patches(pictures.images.mean(0, keepdim=True), self._grid).double()
-        segments = segments_of(known)
+        segments = segments_of(knowledge)
         self._inverses: dict[int | None, LinearInverse] = {}
         for number, (owner, segment) in enumerate(segments.items()):
             if number and self.budget.over:
@@ -113,13 +113,13 @@ def pairs(example: Example, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
     )
     if example.order is not None:
         patches = patches.gather(2, example.order[:, None, :, None].expand_as(patches))
-    held = torch.ones(b, patches.shape[2], dtype=torch.bool)
+    has_patch = torch.ones(b, patches.shape[2], dtype=torch.bool)
     if example.owners is not None and (members > 1 or bool((example.owners < 0).any())):
-        held = example.owners >= 0
+        has_patch = example.owners >= 0
         owner = example.owners.clamp_min(0)[:, None, :, None]
         behind = patches.gather(1, owner.expand(-1, 1, -1, patches.shape[3]))[:, 0]
     else:
         behind = patches.mean(1)
     if example.mask is not None:
-        held = held & example.mask
-    return behind, held
+        has_patch = has_patch & example.mask
+    return behind, has_patch

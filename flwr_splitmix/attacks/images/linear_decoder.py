@@ -112,24 +112,24 @@ def best_way(
 
 def painters(painter: Painter, labelled: bool) -> list[tuple[Painter, bool]]:
     """Return the painters to choose from, each with whether it is told received labels."""
-    own = [(painter, False), (painter, True)] if labelled else [(painter, False)]
-    return [(painter.classless, False), *(own if painter.own else [])]
+    class_painters = [(painter, False), (painter, True)] if labelled else [(painter, False)]
+    return [(painter.classless, False), *(class_painters if painter.own else [])]
 
 
 def painter_of(view: View, public: Pictures, budget: Budget) -> Painter | None:
     """Fit Gaussians to public images of all classes and of each; None if these are too large."""
-    known = view.knowledge
-    grid = known.patch_grid
-    return Painter.of(public, grid, known.num_classes, budget)
+    knowledge = view.knowledge
+    grid = knowledge.patch_grid
+    return Painter.of(public, grid, knowledge.num_classes, budget)
 
 
 def _painted(read: Read, painter: Painter, view: View, labelled: bool, query: Query) -> Tensor:
     patches, errors = read(query)
-    seen = torch.ones(patches.shape[:2], dtype=torch.bool) if query.mask is None else query.mask
-    patches = painter(patches, seen, query.labels if labelled else None, errors)
-    known = view.knowledge
-    grid = known.patch_grid
-    return to_images(patches, grid, known.image_shape).float()
+    mask = torch.ones(patches.shape[:2], dtype=torch.bool) if query.mask is None else query.mask
+    patches = painter(patches, mask, query.labels if labelled else None, errors)
+    knowledge = view.knowledge
+    grid = knowledge.patch_grid
+    return to_images(patches, grid, knowledge.image_shape).float()
 
 
 def set_apart(public: Pictures, rows: int, seed: int) -> tuple[Pictures, Pictures]:

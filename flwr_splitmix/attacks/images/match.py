@@ -52,42 +52,44 @@ class Match(Attack):
 
     def run(self, view: View) -> Guess:
         """Match every row; if stopped, rows not yet begun stay grey."""
-        known, budget = view.knowledge, self.budget
-        lowers, prefix = FrozenLowers(known, budget.device), known.geometry.prefix
-        moved = moves_patches(known.mixer) and view.adversary == "upper only"
+        knowledge, budget = view.knowledge, self.budget
+        lowers, prefix = FrozenLowers(knowledge, budget.device), knowledge.geometry.prefix
+        moved = moves_patches(knowledge.mixer) and view.adversary == "upper only"
         sources = torch.Generator().manual_seed(self.seed)
 
-        def match(asked: Sequence[Query], share: Budget) -> Tensor:
-            tokens = torch.cat([query.tokens for query in asked])
-            grey = torch.zeros(len(tokens), *known.image_shape)
-            lower = lowers[asked[0].member]
+        def match(queries: Sequence[Query], share: Budget) -> Tensor:
+            tokens = torch.cat([query.tokens for query in queries])
+            grey = torch.zeros(len(tokens), *knowledge.image_shape)
+            lower = lowers[queries[0].member]
             if lower is None:
                 return grey
-            held = torch.cat([_held(query, prefix) for query in asked])
+            weights = torch.cat([_weights(query, prefix) for query in queries])
             shuffle = sources if moved else None
-            size = len(grey) if known.mixes_batch else BATCH
+            size = len(grey) if knowledge.mixes_batch else BATCH
             parts = [slice(i, i + size) for i in range(0, len(grey), size)]
             return torch.cat(
                 [
-                    self._match(share, lower, grey[p], tokens[p], held[p], prefix, shuffle)
+                    self._match(share, lower, grey[p], tokens[p], weights[p], prefix, shuffle)
                     for p in parts
                 ]
             )
 
         with seeded_draws(budget.device, self.seed):  # frozen edges draw their own orders
             placed = placed_queries(view)
-            asked = [query for _, query in placed]
+            queries = [query for _, query in placed]
             painted: dict[int, Tensor] = {}
-            alone = known.mixes_batch
-            groups = [[place] for place in range(len(asked))] if alone else _together(asked)
+            alone = knowledge.mixes_batch
+            groups = [[place] for place in range(len(queries))] if alone else _together(queries)
             for number, places in enumerate(groups):
-                left = None if budget.left is None else budget.left / (len(groups) - number)
-                rows = match([asked[place] for place in places], budget.again(left))
-                sizes = [len(asked[place].tokens) for place in places]
+                seconds = None if budget.left is None else budget.left / (len(groups) - number)
+                rows = match([queries[place] for place in places], budget.again(seconds))
+                sizes = [len(queries[place].tokens) for place in places]
                 painted |= dict(
-                    zip(places, torch.split(known.denormalise(rows), sizes), strict=True)
+                    zip(places, torch.split(knowledge.denormalise(rows), sizes), strict=True)
                 )
-            return guess_of(((*own, painted[number]) for number, own in enumerate(placed)), lowers)
+            return guess_of(
+                ((*pair, painted[number]) for number, pair in enumerate(placed)), lowers
+            )
 
     def _match(
         self,
@@ -95,7 +97,7 @@ class Match(Attack):
         lower: nn.Module,
         start: Tensor,
         tokens: Tensor,
-        held: Tensor,
+        weights: Tensor,
         prefix: int,
         shuffle: torch.Generator | None,
     ) -> Tensor:
@@ -103,31 +105,33 @@ class Match(Attack):
         if budget.over:
             return start
         guess = start.to(budget.device).requires_grad_()
-        seen, weight = tokens.to(budget.device), held.to(budget.device)[..., None]
+        received, weight = tokens.to(budget.device), weights.to(budget.device)[..., None]
         optimizer = torch.optim.Adam([guess], self.setting.get("lr", 1e-3))
         for _ in budget.steps(ITERATIONS[budget.scale], self.name):
-            made = lower(guess)
+            smashed = lower(guess)
             if shuffle is not None:
-                made = permuted(made, prefix, shuffle)
-            apart = ((made - seen).square() * weight).sum((1, 2)) / weight.sum((1, 2)).clamp_min(1)
+                smashed = permuted(smashed, prefix, shuffle)
+            apart = ((smashed - received).square() * weight).sum((1, 2)) / weight.sum(
+                (1, 2)
+            ).clamp_min(1)
             (guess.grad,) = torch.autograd.grad(apart.sum(), guess)
             optimizer.step()
         return guess.detach().cpu()
 
 
-def _held(query: Query, prefix: int) -> Tensor:
+def _weights(query: Query, prefix: int) -> Tensor:
     """Return the weight of each of a query's tokens, (b, prefix + N)."""
-    held = query.tokens.new_ones(query.tokens.shape[:2])
+    weights = query.tokens.new_ones(query.tokens.shape[:2])
     if query.mask is not None:
         # Prefix tokens of a masked upload are weighted sums.
-        held[:, prefix:], held[:, :prefix] = query.mask.to(held), 0
-    return held
+        weights[:, prefix:], weights[:, :prefix] = query.mask.to(weights), 0
+    return weights
 
 
-def _together(asked: Sequence[Query]) -> list[list[int]]:
+def _together(queries: Sequence[Query]) -> list[list[int]]:
     """Return the places of queries that are matched together: those of one client."""
     groups: dict[int | None, list[int]] = {}
-    for place, query in enumerate(asked):
+    for place, query in enumerate(queries):
         groups.setdefault(query.member, []).append(place)
     return list(groups.values())
 

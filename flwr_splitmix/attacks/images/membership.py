@@ -67,7 +67,7 @@ class Membership(Attack):
         )
         self.classes = view.knowledge.num_classes
         rng = np.random.default_rng(self.seed)
-        self.seen = [self._seen(view, shadow, rng) for shadow in self.shadows]
+        self.seen = [self._shadow_releases(view, shadow, rng) for shadow in self.shadows]
         self.score = self._choose(view)
         self.net = self._network(self.seen)
 
@@ -90,7 +90,7 @@ class Membership(Attack):
             values = self._by_references(self.score, upper, self.shadows, labelled)
         return Guess(values, (values - values.median()).abs(), where)
 
-    def _seen(
+    def _shadow_releases(
         self, view: View, shadow: Shadow, rng: np.random.Generator
     ) -> tuple[list[Release], list[Release]]:
         """Return a shadow model's releases of its members and of non-members."""
@@ -107,26 +107,26 @@ class Membership(Attack):
         members, others = (list[Release](releases) for releases in both)
         return members, others
 
-    def _features(self, release: Release, own: Tensor) -> Tensor:
+    def _features(self, release: Release, row_losses: Tensor) -> Tensor:
         tokens = release.smashed.float()
         return torch.cat(
             [
                 tokens.mean(1),
                 tokens.std(1),
                 soft_targets(release, self.classes),
-                own.float()[:, None],
+                row_losses.float()[:, None],
             ],
             1,
         )
 
-    def _network(self, seen: Sequence[tuple[list[Release], list[Release]]]) -> nn.Module:
+    def _network(self, shadow_releases: Sequence[tuple[list[Release], list[Release]]]) -> nn.Module:
         features, members = [], []
-        for shadow, (inside, outside) in zip(self.shadows, seen, strict=False):
+        for shadow, (inside, outside) in zip(self.shadows, shadow_releases, strict=False):
             for releases, member in ((inside, True), (outside, False)):
                 for release in releases:
-                    own = losses(shadow.upper, release, self.classes)
-                    features.append(self._features(release, own))
-                    members.append(torch.full((len(own),), member))
+                    row_losses = losses(shadow.upper, release, self.classes)
+                    features.append(self._features(release, row_losses))
+                    members.append(torch.full((len(row_losses),), member))
         return train_membership(
             torch.cat(features),
             torch.cat(members),
@@ -143,10 +143,12 @@ class Membership(Attack):
         *others, last = self.shadows
         inside, outside = self.seen[-1]
         releases = [*inside, *outside]
-        own = [losses(last.upper, release, self.classes) for release in releases]
-        truth = np.repeat([i < len(inside) for i in range(len(own))], [len(v) for v in own])
+        row_losses = [losses(last.upper, release, self.classes) for release in releases]
+        truth = np.repeat(
+            [i < len(inside) for i in range(len(row_losses))], [len(v) for v in row_losses]
+        )
         net = self._network(self.seen[:-1])
-        features = [self._features(r, v) for r, v in zip(releases, own, strict=True)]
+        features = [self._features(r, v) for r, v in zip(releases, row_losses, strict=True)]
         with torch.inference_mode():
             reached = {"network": roc_auc_score(truth, net(torch.cat(features)).numpy())}
         for score in _REFERENCE_SCORES:
@@ -170,13 +172,15 @@ class Membership(Attack):
         def under_all(of: Sequence[Release]) -> Tensor:
             return torch.stack([under(shadow.upper, of) for shadow in references])
 
-        own, others = under(upper, releases), under_all(releases)
+        row_losses, reference_losses = under(upper, releases), under_all(releases)
         if score == "lira":
-            return lira(confidence_logit((-own).exp()), confidence_logit((-others).exp()))
+            return lira(
+                confidence_logit((-row_losses).exp()), confidence_logit((-reference_losses).exp())
+            )
         population = [release for _, outside in self.seen[: len(references)] for release in outside]
         return rmia(
-            (-own).exp(),
-            (-others).exp(),
+            (-row_losses).exp(),
+            (-reference_losses).exp(),
             (-under(upper, population)).exp(),
             (-under_all(population)).exp(),
         )

@@ -84,8 +84,10 @@ class Reorder(Attack):
         places = F.one_hot(order, order.shape[1]).double().flatten(0, 1)
         middle, centre = tokens.mean(0), places.mean(0)
         left, strengths, right = torch.linalg.svd(tokens - middle, full_matrices=False)
-        kept = strengths > CUTOFF * strengths.max()
-        weights = (right[kept].T / strengths[kept]) @ (left[:, kept].T @ (places - centre))
+        significant = strengths > CUTOFF * strengths.max()
+        weights = (right[significant].T / strengths[significant]) @ (
+            left[:, significant].T @ (places - centre)
+        )
         return weights, centre - middle @ weights
 
     def run(self, view: View) -> Guess:

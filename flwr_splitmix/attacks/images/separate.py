@@ -135,17 +135,17 @@ class Separate(Attack):
         Training has half of the time that is left then, as the exact way needs some as well.
         """
         assert public is not None, "`fit` has refused to go on without"
-        known = view.knowledge
-        pictures = public.fitted(known.image_shape)
-        moved = moves_patches(known.mixer)
+        knowledge = view.knowledge
+        pictures = public.fitted(knowledge.image_shape)
+        moved = moves_patches(knowledge.mixer)
         rows = SHUFFLED_ROWS if moved else ROWS
-        judges, others = set_apart(pictures, rows * known.k, self.seed)
+        judges, others = set_apart(pictures, rows * knowledge.k, self.seed)
         ways = exact_ways(view, others, self.budget, self.seed)
         mixtures = whole_releases(view, judges, rows, self.seed + 1)
-        if any(each.images.shape[1] != known.k for each in mixtures):
+        if any(each.images.shape[1] != knowledge.k for each in mixtures):
             mixtures = []  # too few images to mix as many
         mean = pictures.images.mean(0)
-        floor = error_on(lambda _: mean.expand(1, known.k, *mean.shape), mixtures)
+        floor = error_on(lambda _: mean.expand(1, knowledge.k, *mean.shape), mixtures)
         clear = (CLEAR_IF_MOVED if moved else CLEAR) * floor
         errors = [error_on(way, mixtures) for way in ways]
         if mixtures and min(errors, default=inf) >= clear:

@@ -64,14 +64,14 @@ class Simulate(Attack):
         assert public is not None
         pictures = public.fitted(view.knowledge.image_shape)
         self.lower = self._train_lower(view, pictures)
-        known = replace(view.knowledge, lowers=self.lower, averaged=False)
+        knowledge = replace(view.knowledge, lowers=self.lower, averaged=False)
         self.decoder = Decoder(**Decoder.settings[0])
-        self.decoder.fit(replace(view, knowledge=known), pictures, self.budget, seed=self.seed)
+        self.decoder.fit(replace(view, knowledge=knowledge), pictures, self.budget, seed=self.seed)
 
     def run(self, view: View) -> Guess:
         """Decode the victims' releases."""
-        known = replace(view.knowledge, lowers=self.lower, averaged=False)
-        return self.decoder.run(replace(view, knowledge=known))
+        knowledge = replace(view.knowledge, lowers=self.lower, averaged=False)
+        return self.decoder.run(replace(view, knowledge=knowledge))
 
     def _train_lower(self, view: View, public: Pictures) -> nn.Module:
         knowledge, device = view.knowledge, self.budget.device
@@ -93,13 +93,15 @@ class Simulate(Attack):
                 real, slots = (part.to(device) for part in received.some(_TOKENS, generator))
                 # Use the same slots on both sides, so that slots cannot distinguish them.
                 which = torch.randint(_BATCH, slots.shape, generator=generator).to(device)
-                made = smashed[which, knowledge.geometry.prefix + slots]
-                verdicts = judge(real, slots), judge(made.detach(), slots)
+                simulated = smashed[which, knowledge.geometry.prefix + slots]
+                verdicts = judge(real, slots), judge(simulated.detach(), slots)
                 theirs.zero_grad()
-                told = (F.softplus(-verdicts[0]) + F.softplus(verdicts[1])).mean()
-                torch.autograd.backward(told)
+                judge_loss = (F.softplus(-verdicts[0]) + F.softplus(verdicts[1])).mean()
+                torch.autograd.backward(judge_loss)
                 theirs.step()
-                loss = 0.1 * F.softplus(-judge(made, slots)).mean() + _distance(made, real)
+                loss = 0.1 * F.softplus(-judge(simulated, slots)).mean() + _distance(
+                    simulated, real
+                )
                 if upper is not None and step % _TASK_EVERY == 0:
                     logits = upper(smashed[:_TASK_BATCH])
                     labels = public.labels[rows[:_TASK_BATCH]].to(device)
@@ -119,11 +121,11 @@ def _received(view: View) -> _Received:
     tokens, slots, rows = [], [], 0
     for release in view.releases:
         for query in queries(release, view.knowledge):
-            own = query.tokens[:, prefix:].float()
-            came = own.abs().sum(2) > 0 if query.mask is None else query.mask
-            tokens.append(own[came])
+            patch_tokens = query.tokens[:, prefix:].float()
+            came = patch_tokens.abs().sum(2) > 0 if query.mask is None else query.mask
+            tokens.append(patch_tokens[came])
             slots.append(came.nonzero()[:, 1])
-            rows += len(own)
+            rows += len(patch_tokens)
         if rows >= _ROWS:
             break
     return _Received(torch.cat(tokens), torch.cat(slots))
@@ -145,12 +147,12 @@ class _Judge(nn.Module):
         return logits.squeeze(1)
 
 
-def _distance(made: Tensor, real: Tensor) -> Tensor:
+def _distance(simulated: Tensor, real: Tensor) -> Tensor:
     """Return the squared maximum mean discrepancy under Gaussian kernels of several widths."""
-    both = torch.cat([made, real])
+    both = torch.cat([simulated, real])
     squared = torch.cdist(both, both).square()
     typical = squared.detach().mean().clamp_min(1e-12)
     kernel = torch.stack([torch.exp(-squared / (factor * typical)) for factor in (0.25, 1.0, 4.0)])
-    n = len(made)
+    n = len(simulated)
     inside = kernel[:, :n, :n].mean() + kernel[:, n:, n:].mean()
     return inside - 2 * kernel[:, :n, n:].mean()

@@ -60,8 +60,8 @@ class SolveBatch(Attack):
 
     def _solved(self, view: View) -> View:
         """Return a view as if clients sent what the server makes of their messages."""
-        known, lowers = view.knowledge, view.knowledge.lowers
-        ring = _ring(known)
+        knowledge, lowers = view.knowledge, view.knowledge.lowers
+        ring = _ring(knowledge)
         solved: nn.Module | dict[int, nn.Module] | None = None
         if isinstance(lowers, Mapping):
             solved = {c: _Solved(lower, ring, self._usual) for c, lower in lowers.items()}
@@ -69,7 +69,7 @@ class SolveBatch(Attack):
             solved = _Solved(lowers, ring, self._usual)
         return replace(
             view,
-            knowledge=replace(known, lowers=solved),
+            knowledge=replace(knowledge, lowers=solved),
             releases=[
                 replace(release, smashed=_states(release.smashed, ring, self._usual))
                 for release in view.releases
@@ -94,21 +94,21 @@ def _states(messages: Tensor, ring: BatchRing, usual: Tensor) -> Tensor:
     return ring.settle(ring.solve(messages), usual).to(messages)
 
 
-def _ring(known: Knowledge) -> BatchRing:
-    lam = known.options.get("lam")
+def _ring(knowledge: Knowledge) -> BatchRing:
+    lam = knowledge.options.get("lam")
     return BatchRing(NaiveMix().lam if lam is None else float(lam))
 
 
 @torch.no_grad()
-def _median_states(known: Knowledge, public: Pictures) -> Tensor:
+def _median_states(knowledge: Knowledge, public: Pictures) -> Tensor:
     """Return the median of public images' smashed data, place by place: float64 (T, d).
 
     An odd number of images is solved exactly.
     """
-    pictures = public.fitted(known.image_shape)
-    lowers = known.lowers
+    pictures = public.fitted(knowledge.image_shape)
+    lowers = knowledge.lowers
     lower = next(iter(lowers.values())) if isinstance(lowers, Mapping) else lowers
     assert lower is not None
     odd = min(PICTURES, len(pictures) - (len(pictures) + 1) % 2)
-    messages = copy.deepcopy(lower).eval()(known.normalise(pictures.images[:odd].float()))
-    return _ring(known).solve(messages).median(0).values
+    messages = copy.deepcopy(lower).eval()(knowledge.normalise(pictures.images[:odd].float()))
+    return _ring(knowledge).solve(messages).median(0).values

@@ -59,9 +59,9 @@ class Unshuffle(Attack):
     def learn(self, view: View, public: Pictures | None) -> None:
         """Take the edge apart, and fit expectations and Gaussians to public images."""
         assert public is not None, "`fit` has refused to go on without"
-        known = view.knowledge
-        self.edge = ShuffledEdge.of(known, self.budget.device)
-        pictures = public.fitted(known.image_shape).take(slice(0, PUBLIC))
+        knowledge = view.knowledge
+        self.edge = ShuffledEdge.of(knowledge, self.budget.device)
+        pictures = public.fitted(knowledge.image_shape).take(slice(0, PUBLIC))
         self.edge.learn_to_undo(view, pictures, self.seed)
         self.reader = self._reader_of(self.edge, pictures, view)
         self._of_image: EdgeReader | None = None
@@ -94,16 +94,16 @@ class Unshuffle(Attack):
         values, sure, where = [], [], []
         for number, release in enumerate(view.releases):
             rows = len(release.smashed)
-            own = [linked.get((number, row)) for row in range(rows)]
+            linked_guesses = [linked.get((number, row)) for row in range(rows)]
             labels, certain = self.reader.classes_of(release.labels), None
-            if all(own):
+            if all(linked_guesses):
                 images = torch.empty(rows, *view.knowledge.image_shape)
             elif not bool(release.smashed.any()) or (number and self.budget.over):
                 images = self.reader.unseen(rows, labels)
             else:
                 images, certain = self.reader.guessed(self.edge.undo(release.smashed), labels)
             certain = torch.full((rows,), -1e6) if certain is None else certain
-            for row, guess in enumerate(own):
+            for row, guess in enumerate(linked_guesses):
                 if guess is not None:
                     images[row], certain[row] = guess
             values.append(images)
@@ -128,17 +128,17 @@ class Unshuffle(Attack):
             return self.patches_of(view.releases[number]).float()
 
         groups = linked_rows(view)
-        for done, rows in enumerate(groups, start=1):
+        for count, rows in enumerate(groups, start=1):
             if guesses and self.budget.over:
                 break
-            own = own_patches(pools_of(view, rows[-LINKED:], patches_of)).double()
+            patches = own_patches(pools_of(view, rows[-LINKED:], patches_of)).double()
             newest, row = rows[-1]
             labels = reader.classes_of(view.releases[newest].labels)
             labels = None if labels is None else labels[row : row + 1]
-            images, certain = reader.guessed(embedding.tokens(own)[None], labels)
+            images, certain = reader.guessed(embedding.tokens(patches)[None], labels)
             assert certain is not None, "the patches of one image are few enough"
             guesses |= dict.fromkeys(rows, (images[0], certain[0]))
-            self.budget.progress(self.name, done, len(groups))
+            self.budget.progress(self.name, count, len(groups))
         return guesses
 
 
@@ -150,13 +150,13 @@ def pools_of(view: View, rows: Sequence[Row], patches_of: Callable[[int], Tensor
     patches_of
         From a release's position to its patches (b, N, P).
     """
-    named, own = [], set()
+    named, own_ids = [], set()
     for number, row in rows:
         examples = view.releases[number].ids
         assert examples is not None, "rows are linked by ids"
         named.append({example: at for at, example in enumerate(examples.tolist())})
-        own.add(int(examples[row]))
-    shared = sorted(set(named[0]).intersection(*named[1:]) - own)
+        own_ids.add(int(examples[row]))
+    shared = sorted(set(named[0]).intersection(*named[1:]) - own_ids)
     return [
         Pool(patches_of(number), row, [rows_of[example] for example in shared])
         for (number, row), rows_of in zip(rows, named, strict=True)

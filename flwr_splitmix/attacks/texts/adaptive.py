@@ -41,16 +41,16 @@ class Adaptive(TextAttack):
     def learn(self, view: TextView, public: PublicTexts | None) -> None:
         """Train the networks."""
         assert public is not None
-        held = min(HELD_OUT, max(1, len(public) // 10))
+        held_count = min(HELD_OUT, max(1, len(public) // 10))
         ways = ("joint", "cancelled") if "several messages" in view.has else ("joint",)
         self.inverters = {}
         for number, way in enumerate(ways):
 
             def draw(epoch: int, way: str = way) -> list[Example]:
-                return self._examples(view, public[held:] or public, public, epoch, way)
+                return self._examples(view, public[held_count:] or public, public, epoch, way)
 
             self.inverters[way] = train_inverter(
-                self._examples(view, public[:held], public, -1, way),
+                self._examples(view, public[:held_count], public, -1, way),
                 draw,
                 self.budget.share(len(ways) - number),
                 epochs=OFFLINE_EPOCHS[self.budget.scale],
@@ -62,16 +62,16 @@ class Adaptive(TextAttack):
         self, view: TextView, texts: PublicTexts, supports: PublicTexts, epoch: int, way: str
     ) -> list[Example]:
         """Release texts as a client would, and return the network's training examples."""
-        known = view.knowledge
-        assert known.client is not None
+        knowledge = view.knowledge
+        assert knowledge.client is not None
         seed = derive_seed(self.seed, "simulated secrets", epoch + 1)
         with torch.random.fork_rng(devices=[]), seeded_secrets():
             torch.manual_seed(seed)
             released = release_texts(
-                known.parts(),
-                known.client(supports),
+                knowledge.parts(),
+                knowledge.client(supports),
                 texts,
-                batch_size=known.batch_size,
+                batch_size=knowledge.batch_size,
                 seed=seed,
             )
         return examples_of(released, way)

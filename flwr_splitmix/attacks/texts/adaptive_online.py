@@ -39,9 +39,9 @@ class Restorer(nn.Module):
 
     def forward(self, messages: Tensor) -> Tensor:
         """Return estimates (b, T, d), of arbitrary scale, for inputs (b, T, D)."""
-        own = self.norm(messages)
-        read, _ = self.gru(own)
-        restored: Tensor = self.straight(own) + self.output(self.dropout(read))
+        inputs = self.norm(messages)
+        read, _ = self.gru(inputs)
+        restored: Tensor = self.straight(inputs) + self.output(self.dropout(read))
         return restored
 
 
@@ -89,20 +89,20 @@ def train_restorer(
 
     The newest texts are held out.
     """
-    held = min(HELD_OUT, max(1, len(pairs) // 10))
-    held_out, own = pairs[-held:], pairs[:-held] or pairs
+    held_count = min(HELD_OUT, max(1, len(pairs) // 10))
+    held_out, training = pairs[-held_count:], pairs[:-held_count] or pairs
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Restorer(pairs[0][0].shape[1], pairs[0][1].shape[1])
         optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
-        per_epoch = -(-len(own) // BATCH)
+        per_epoch = -(-len(training) // BATCH)
         best, reached = copy.deepcopy(model), float("inf")
         for step in budget.steps(epochs * per_epoch, "adaptive-online"):
             number = step % per_epoch
             if number == 0:
-                order = torch.randperm(len(own)).tolist()
+                order = torch.randperm(len(training)).tolist()
             model.train()
-            rows = [own[i] for i in order[number * BATCH : (number + 1) * BATCH]]
+            rows = [training[i] for i in order[number * BATCH : (number + 1) * BATCH]]
             loss = _distance(model, rows)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -110,9 +110,9 @@ def train_restorer(
             if number == per_epoch - 1:
                 model.eval()
                 with torch.no_grad():
-                    now = float(_distance(model, held_out))
-                if now < reached:
-                    best, reached = copy.deepcopy(model), now
+                    distance = float(_distance(model, held_out))
+                if distance < reached:
+                    best, reached = copy.deepcopy(model), distance
     return (best if reached < float("inf") else model).eval()
 
 

@@ -41,18 +41,18 @@ class Bisr(Sip):
 
     def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read every message, and their mean, by each sign that a gradient may have."""
-        known = view.knowledge
-        parts = known.parts()
-        targets = dict(targets_of(release, known)) if "word labels" in view.has else {}
+        knowledge = view.knowledge
+        parts = knowledge.parts()
+        targets = dict(targets_of(release, knowledge)) if "word labels" in view.has else {}
         for way, message in readings_of(release.messages).items():
             first = first_logits(self.inverter, message, parts.vocab_size)
             # A gradient of unknown sign has two targets: "message 1" and "message 1, other sign".
-            signs = [said for said in targets if said.partition(",")[0] == way]
-            for said in signs or [way]:
+            signs = [target_name for target_name in targets if target_name.partition(",")[0] == way]
+            for target_name in signs or [way]:
                 logits = first.clone()
-                if said in targets:
+                if target_name in targets:
                     logits[1:], _ = match_labels(
-                        targets[said],
+                        targets[target_name],
                         logits[1:],
                         self.budget,
                         steps=BACKWARD[self.budget.scale],
@@ -60,9 +60,9 @@ class Bisr(Sip):
                         temperature=TEMPERATURE,
                     )
                 ids, fit = self._forward(parts, message.detach().float(), logits)
-                if known.begin is not None:
-                    ids = text_of_labels(ids[1:], known.begin)
-                yield ids, fit, said
+                if knowledge.begin is not None:
+                    ids = text_of_labels(ids[1:], knowledge.begin)
+                yield ids, fit, target_name
 
     def _forward(
         self, parts: LanguageParts, message: Tensor, logits: Tensor
@@ -70,14 +70,14 @@ class Bisr(Sip):
         """Optimise embeddings until the head maps them to the message; read the nearest words."""
         assert parts.head is not None
         table, places = embeddings(parts, len(message))
-        own = ((logits / TEMPERATURE).softmax(-1) @ table).requires_grad_()
-        optimizer = torch.optim.AdamW([own], lr=LEARNING_RATE)
+        word_vectors = ((logits / TEMPERATURE).softmax(-1) @ table).requires_grad_()
+        optimizer = torch.optim.AdamW([word_vectors], lr=LEARNING_RATE)
         for _ in self.budget.steps(FORWARD[self.budget.scale], self.name):
-            made = parts.head.stack((own + places)[None])[0]
-            loss = (1 - F.cosine_similarity(made, message, dim=-1)).mean()
-            (own.grad,) = torch.autograd.grad(loss, own)
+            states = parts.head.stack((word_vectors + places)[None])[0]
+            loss = (1 - F.cosine_similarity(states, message, dim=-1)).mean()
+            (word_vectors.grad,) = torch.autograd.grad(loss, word_vectors)
             optimizer.step()
-        cosines = F.normalize(own.detach(), dim=-1) @ F.normalize(table, dim=-1).T
+        cosines = F.normalize(word_vectors.detach(), dim=-1) @ F.normalize(table, dim=-1).T
         return cosines.argmax(-1), 1 - float(loss.detach())
 
 
@@ -85,9 +85,9 @@ class Bisr(Sip):
 def first_logits(inverter: Inverter, message: Tensor, words: int) -> Tensor:
     """Return the network's log-probabilities of all words (T, V); unknown words get the least."""
     inverter.eval()
-    known = inverter(message[None].float())[0].log_softmax(-1)
-    logits: Tensor = known.amin(-1, keepdim=True).repeat(1, words)
-    logits[:, inverter.words] = known
+    known_logits = inverter(message[None].float())[0].log_softmax(-1)
+    logits: Tensor = known_logits.amin(-1, keepdim=True).repeat(1, words)
+    logits[:, inverter.words] = known_logits
     return logits
 
 

@@ -62,8 +62,8 @@ def blind_source(
         raise ValueError(
             f"messages have shape {tuple(messages.shape)}; there must be at least two, (m, ...)"
         )
-    sent = _centred(messages.flatten(1))
-    observed = sent
+    centred = _centred(messages.flatten(1))
+    observed = centred
     if common is not None:
         if common.shape != messages.shape[1:]:
             raise ValueError(
@@ -71,9 +71,9 @@ def blind_source(
                 f"{tuple(messages.shape[1:])}"
             )
         shared = torch.nn.functional.normalize(_centred(common.flatten()), dim=0)
-        observed = sent - (sent @ shared)[:, None] * shared
+        observed = centred - (centred @ shared)[:, None] * shared
     strengths = torch.linalg.svdvals(observed)
-    count = int((strengths > RANK_TOLERANCE * sent.norm()).sum())
+    count = int((strengths > RANK_TOLERANCE * centred.norm()).sum())
     if not count:
         raise ValueError("the messages are constant; there is nothing to separate")
     ica = FastICA(count, whiten="unit-variance", random_state=seed, max_iter=max_iter)
@@ -81,7 +81,7 @@ def blind_source(
         # With more sources than messages there is no exact solution; use what there is.
         warnings.simplefilter("ignore", ConvergenceWarning)
         sources = torch.from_numpy(ica.fit_transform(observed.T.numpy()).T.copy())
-    components = torch.from_numpy(ica.components_) @ sent
+    components = torch.from_numpy(ica.components_) @ centred
     components = components / components.std(1, keepdim=True)
     order = _negentropy(sources).argsort(descending=True)
     return components[order].reshape(count, *messages.shape[1:])

@@ -53,14 +53,14 @@ class TailGradient:
     def of(self, labels: Tensor) -> Tensor:
         """Return the gradient (T, d) of the cross-entropy with soft labels (T - 1, V)."""
         error = (self.said - labels) / self.words
-        (made,) = torch.autograd.grad(
+        (gradient,) = torch.autograd.grad(
             self.logits,
             self.hidden,
             error,
             create_graph=labels.requires_grad,
             retain_graph=True,
         )
-        return made
+        return gradient
 
     def distance(self, labels: Tensor) -> Tensor:
         """Return the distance between the labels' gradient and the returned one, a scalar.
@@ -98,16 +98,16 @@ def match_labels(
     -------
     The logits, and their final distance.
     """
-    own = logits.detach().float().clone().requires_grad_()
-    optimizer = torch.optim.AdamW([own], lr=LEARNING_RATE)
+    optimised = logits.detach().float().clone().requires_grad_()
+    optimizer = torch.optim.AdamW([optimised], lr=LEARNING_RATE)
     for step in budget.steps(steps, name):
-        loss = target.distance((own / temperature).softmax(-1))
-        (own.grad,) = torch.autograd.grad(loss, own)
+        loss = target.distance((optimised / temperature).softmax(-1))
+        (optimised.grad,) = torch.autograd.grad(loss, optimised)
         optimizer.step()
-        if between is not None and (other := between(step + 1, own.detach())) is not None:
+        if between is not None and (other := between(step + 1, optimised.detach())) is not None:
             with torch.no_grad():
-                own.copy_(other)
-    reached = own.detach()
+                optimised.copy_(other)
+    reached = optimised.detach()
     return reached, float(target.distance((reached / temperature).softmax(-1)).detach())
 
 
@@ -130,9 +130,9 @@ def targets_of(release: TextRelease, known: TextKnowledge) -> Iterator[tuple[str
     if known.options.get("gradients") == "one-message":
         signs[", other sign"] = -1.0
     for way, output in readings_of(release.outputs).items():
-        for said, sign in signs.items():
+        for suffix, sign in signs.items():
             target = TailGradient(known.parts(), output, sign * returned, max(1, words))
-            yield way + said, target
+            yield way + suffix, target
 
 
 def text_of_labels(labels: Tensor, begin: int | None) -> Tensor:

@@ -52,12 +52,12 @@ def gradient_ratio(messages: Tensor, gradients: Tensor, *, per_sample: bool = Fa
         )
     if not bool(gradients.any()):
         raise ValueError("the gradients are all zero; they tell nothing of the weights")
-    sent, returned = messages.detach().double(), gradients.detach().double()
+    mixtures, returned = messages.detach().double(), gradients.detach().double()
     if per_sample:
         weights = _first_direction(returned.transpose(0, 1).flatten(2))
-        return Ratio(torch.einsum("bm,mb...->b...", weights, sent), weights)
+        return Ratio(torch.einsum("bm,mb...->b...", weights, mixtures), weights)
     weights = _first_direction(returned.flatten(1))
-    return Ratio(torch.einsum("m,m...->...", weights, sent), weights)
+    return Ratio(torch.einsum("m,m...->...", weights, mixtures), weights)
 
 
 def _first_direction(rows: Tensor) -> Tensor:

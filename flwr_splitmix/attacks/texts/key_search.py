@@ -106,11 +106,11 @@ def search(
             "are (m, T, d) and (n, d)"
         )
     m, length = messages.shape[:2]
-    sent = messages.detach().float()[:, min(skip, length - 1) :]
+    mixtures = messages.detach().float()[:, min(skip, length - 1) :]
     bank = F.normalize(states.float(), dim=-1)
     # Equalise the messages' norms, so that directions weigh them comparably.
-    scale = sent.flatten(1).norm(dim=1).clamp(min=1e-12)
-    unit = sent / scale[:, None, None]
+    scale = mixtures.flatten(1).norm(dim=1).clamp(min=1e-12)
+    unit = mixtures / scale[:, None, None]
     places = torch.linspace(0, unit.shape[1] - 1, min(PLACES, unit.shape[1])).long()
     few = unit[:, places]
     drawn = F.normalize(torch.randn(directions, m, generator=generator), dim=-1)
@@ -119,59 +119,61 @@ def search(
     fits = _fits(climbed, unit, bank)
     answers: list[Unmixing] = []
     for index in fits.argsort(descending=True).tolist():
-        own = F.normalize(climbed[index] / scale, dim=0)
-        whole = torch.einsum("m,mtd->td", own, messages.detach().float())
+        direction = F.normalize(climbed[index] / scale, dim=0)
+        whole = torch.einsum("m,mtd->td", direction, messages.detach().float())
         if all(_likeness(whole[skip:], other.estimate[skip:]) < APART for other in answers):
-            answers.append(Unmixing(own, whole, float(fits[index])))
+            answers.append(Unmixing(direction, whole, float(fits[index])))
         if len(answers) == (most or m):
             break
     return answers
 
 
-def _fits(directions: Tensor, sent: Tensor, bank: Tensor) -> Tensor:
+def _fits(directions: Tensor, mixtures: Tensor, bank: Tensor) -> Tensor:
     """Return the mean best cosine with the bank, for the better sign: (n,)."""
     scores = []
-    for part in torch.split(directions, max(1, 1024 // sent.shape[1])):
-        made = F.normalize(torch.einsum("nm,mtd->ntd", part, sent), dim=-1)
-        cosines = made.flatten(0, 1) @ bank.T
+    for part in torch.split(directions, max(1, 1024 // mixtures.shape[1])):
+        estimates = F.normalize(torch.einsum("nm,mtd->ntd", part, mixtures), dim=-1)
+        cosines = estimates.flatten(0, 1) @ bank.T
         both = torch.stack([cosines.amax(1), -cosines.amin(1)])
         scores.append(both.view(2, len(part), -1).mean(2).amax(0))
     return torch.cat(scores)
 
 
-def _different(directions: Tensor, fits: Tensor, sent: Tensor) -> Tensor:
+def _different(directions: Tensor, fits: Tensor, mixtures: Tensor) -> Tensor:
     """Return the best directions, only one of those that give similar texts: (n, m)."""
     chosen: list[Tensor] = []
-    made: list[Tensor] = []
+    estimates: list[Tensor] = []
     for index in fits.argsort(descending=True).tolist():
-        own = torch.einsum("m,mtd->td", directions[index], sent)
-        if all(_likeness(own, other) < NEAR for other in made):
+        estimate = torch.einsum("m,mtd->td", directions[index], mixtures)
+        if all(_likeness(estimate, other) < NEAR for other in estimates):
             chosen.append(directions[index])
-            made.append(own)
+            estimates.append(estimate)
         if len(chosen) == STARTS:
             break
     return torch.stack(chosen)
 
 
-def _climb(directions: Tensor, sent: Tensor, bank: Tensor) -> Tensor:
+def _climb(directions: Tensor, mixtures: Tensor, bank: Tensor) -> Tensor:
     """Move directions (n, m) towards those whose texts are nearest to states of the bank.
 
     A step finds the nearest state for every place, then the direction that fits all of these best:
     a least-squares problem with m unknowns. The sum of cosines hardly ever decreases.
     """
     for _ in range(CLIMB):
-        made = torch.einsum("nm,mtd->ntd", directions, sent)
-        size = made.norm(dim=-1).clamp(min=1e-12)
-        cosines = (made / size.unsqueeze(-1)).flatten(0, 1) @ bank.T
+        estimates = torch.einsum("nm,mtd->ntd", directions, mixtures)
+        size = estimates.norm(dim=-1).clamp(min=1e-12)
+        cosines = (estimates / size.unsqueeze(-1)).flatten(0, 1) @ bank.T
         likeness, nearest = cosines.abs().max(1)
         sign = cosines.gather(1, nearest[:, None]).sign()
-        aims = (bank[nearest] * sign).view(*made.shape)
+        aims = (bank[nearest] * sign).view(*estimates.shape)
         # Signs differ while a text is not yet read; the majority determines the direction's.
         weight = likeness.view(len(directions), -1) ** 4 / size
-        moment = torch.einsum("nt,mtd,ntd->nm", weight, sent, aims)
-        spread = torch.einsum("nt,mtd,ltd->nml", weight / size, sent, sent)
+        moment = torch.einsum("nt,mtd,ntd->nm", weight, mixtures, aims)
+        spread = torch.einsum("nt,mtd,ltd->nml", weight / size, mixtures, mixtures)
         # With fewer sources than messages, some directions contain nothing.
-        ridge = RIDGE * spread.diagonal(dim1=1, dim2=2).sum(1)[:, None, None] * torch.eye(len(sent))
+        ridge = (
+            RIDGE * spread.diagonal(dim1=1, dim2=2).sum(1)[:, None, None] * torch.eye(len(mixtures))
+        )
         directions = F.normalize(torch.linalg.solve(spread + ridge, moment), dim=-1)
     return directions
 

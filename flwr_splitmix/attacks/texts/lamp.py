@@ -55,31 +55,38 @@ class Lamp(TextAttack):
 
     def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read every message's gradient, and the mean."""
-        known = view.knowledge
-        for way, target in targets_of(release, known):
+        knowledge = view.knowledge
+        for way, target in targets_of(release, knowledge):
             logits, off = match_labels(
                 target,
                 torch.zeros_like(target.said),
                 self.budget,
                 steps=STEPS[self.budget.scale],
                 name=self.name,
-                between=partial(self._ordered, known.parts(), known.begin, target),
+                between=partial(self._ordered, knowledge.parts(), knowledge.begin, target),
             )
-            yield text_of_labels(logits.argmax(-1), known.begin), -off, way
+            yield text_of_labels(logits.argmax(-1), knowledge.begin), -off, way
 
     def _ordered(
-        self, parts: LanguageParts, begin: int | None, target: TailGradient, step: int, own: Tensor
+        self,
+        parts: LanguageParts,
+        begin: int | None,
+        target: TailGradient,
+        step: int,
+        logits: Tensor,
     ) -> Tensor | None:
         """Return the logits in the best of the tried orders; None between trials."""
-        if step % EVERY or len(own) < 2:
+        if step % EVERY or len(logits) < 2:
             return None
         count = MOVES[self.budget.scale]
-        orders = torch.stack([torch.arange(len(own)), *moves(len(own), count, self.generator)])
-        words, labels = own.argmax(-1), own.softmax(-1)
+        orders = torch.stack(
+            [torch.arange(len(logits)), *moves(len(logits), count, self.generator)]
+        )
+        words, labels = logits.argmax(-1), logits.softmax(-1)
         texts = torch.stack([text_of_labels(words[order], begin) for order in orders])
         fits = torch.stack([target.distance(labels[order]).detach() for order in orders])
         best = int((fits + FLUENCY * fluency(parts, texts)).argmin())
-        return own[orders[best]]
+        return logits[orders[best]]
 
 
 def moves(length: int, count: int, generator: torch.Generator) -> Iterator[Tensor]:

@@ -78,10 +78,10 @@ def moved_head(
     """
     newest = list(releases)[-TEXTS:]
     texts = [(likely_words(r.states, reader, pairs), r.states.float()) for r in newest]
-    held = min(HELD_OUT, max(1, len(texts) // 4))
+    held_count = min(HELD_OUT, max(1, len(texts) // 4))
     # Calibration goes through its texts in turn, so those held out are spread over the newest.
-    apart = range(len(texts) - 1, -1, -(len(texts) // held))[:held]
-    own = [text for place, text in enumerate(texts) if place not in apart] or texts
+    apart = range(len(texts) - 1, -1, -(len(texts) // held_count))[:held_count]
+    training = [text for place, text in enumerate(texts) if place not in apart] or texts
     others = [texts[place] for place in apart]
     assert parts.head is not None
     base, skip = parts.head, reader.behind
@@ -92,15 +92,15 @@ def moved_head(
     for step in budget.steps(steps, "head"):
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * (1 - step / steps)
-        rows = torch.randint(len(own), (BATCH,), generator=generator).tolist()
-        loss = _squares(head, [own[row] for row in rows], skip)[0].mean()
+        rows = torch.randint(len(training), (BATCH,), generator=generator).tolist()
+        loss = _squares(head, [training[row] for row in rows], skip)[0].mean()
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()
     head.requires_grad_(False)
     with torch.no_grad():
-        errors = {one: _error(one, others, skip) for one in (base, head)}
-        best = min(errors, key=lambda one: errors[one])
+        errors = {candidate: _error(candidate, others, skip) for candidate in (base, head)}
+        best = min(errors, key=lambda candidate: errors[candidate])
         scale, noise = _noise(best, [newest[place] for place in apart], others, skip)
     return MovedHead(replace(parts, head=best), scale, noise, errors[best])
 
@@ -138,7 +138,7 @@ def _squares(head: nn.Module, texts: Sequence[Text], skip: int) -> tuple[Tensor,
     """Return squared differences of a head's states from given ones, and these, at all places."""
     ids = nn.utils.rnn.pad_sequence([words for words, _ in texts], batch_first=True)
     mask = nn.utils.rnn.pad_sequence([torch.ones_like(w) for w, _ in texts], batch_first=True)
-    states = nn.utils.rnn.pad_sequence([seen for _, seen in texts], batch_first=True)
+    states = nn.utils.rnn.pad_sequence([hidden for _, hidden in texts], batch_first=True)
     real = mask.bool()
     real[:, :skip] = False
     return (head(ids, mask) - states)[real].square(), states[real]
@@ -155,11 +155,11 @@ def _noise(
     """Return scale and noise of messages, compared with a head's own states of their texts."""
     if any(len(release.messages) > 1 for release in releases):
         return None, None
-    made = torch.cat([cast(Head, head)(words[None])[0, skip:] for words, _ in texts])
-    sent = torch.cat(
+    states = torch.cat([cast(Head, head)(words[None])[0, skip:] for words, _ in texts])
+    messages = torch.cat(
         [r.messages[0, skip : len(words)] for r, (words, _) in zip(releases, texts, strict=True)]
     ).float()
-    scale = float((sent * made).sum() / made.square().sum().clamp(min=1e-12))
+    scale = float((messages * states).sum() / states.square().sum().clamp(min=1e-12))
     if not scale > 0:
         return None, None
-    return scale, math.sqrt(float((sent / scale - made).square().mean()))
+    return scale, math.sqrt(float((messages / scale - states).square().mean()))

@@ -23,5 +23,5 @@ class ReadRatio(ReaderAttack):
         """Read a text whose gradients were returned and are not zero."""
         returned = release.gradients
         if returned is not None and bool(returned.any()):
-            told = gradient_ratio(release.messages[:, None], returned[:, None])
-            yield *self.reader.read(told.estimate[0], self.pairs), "ratio"
+            ratio = gradient_ratio(release.messages[:, None], returned[:, None])
+            yield *self.reader.read(ratio.estimate[0], self.pairs), "ratio"

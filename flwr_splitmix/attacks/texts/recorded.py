@@ -53,9 +53,9 @@ def recorded_texts(
     VaultError
         If the recorded masks are shorter than these texts.
     """
-    found: dict[int, TextRelease] = {}
+    by_row: dict[int, TextRelease] = {}
     for step in trace.backwards():
-        if len(found) >= wanted:
+        if len(by_row) >= wanted:
             break
         if not isinstance(step, UShapeStep) or client not in step.messages:
             continue
@@ -63,7 +63,7 @@ def recorded_texts(
         mask = step.masks[client]
         texts = [data.texts[row] for row in rows]
         if len(mask) != len(texts) or any(
-            len(ids) > int(own.sum()) for ids, own in zip(texts, mask, strict=True)
+            len(ids) > int(text_mask.sum()) for ids, text_mask in zip(texts, mask, strict=True)
         ):
             raise VaultError(
                 f"client {client} sent other messages in step {step.number} of round "
@@ -79,10 +79,10 @@ def recorded_texts(
         )
         for row, ids, release in zip(rows.tolist(), texts, releases, strict=True):
             if len(ids) >= LEAST_TOKENS:
-                found.setdefault(row, release)
-    drawn = [int(row) for row in rng.permutation(sorted(found))[:wanted]]
+                by_row.setdefault(row, release)
+    drawn = [int(row) for row in rng.permutation(sorted(by_row))[:wanted]]
     origins = [_origin(head, data.texts[row]) for row in drawn]
-    return Released([found[row] for row in drawn], origins)
+    return Released([by_row[row] for row in drawn], origins)
 
 
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:

@@ -75,8 +75,8 @@ def fill_step(
 
     These are other texts of `data` in their order, over again if there are too few.
     """
-    taken = {place for of, place in chosen if of is data}
-    others = [place for place in range(len(data)) if place not in taken] or range(len(data))
+    chosen_places = {place for of, place in chosen if of is data}
+    others = [place for place in range(len(data)) if place not in chosen_places] or range(len(data))
     missing = islice(cycle(others), -len(chosen) % batch_size)
     return [*chosen, *((data, place) for place in missing)]
 
@@ -168,16 +168,16 @@ def release_texts(
         example = data.batch(torch.tensor(rows).numpy())
         batch = MaskedBatch.of(example, next(head.parameters()).device)
         with torch.set_grad_enabled(gradients):
-            sent = hiding.obfuscate(batch)
-        messages = torch.stack([m.detach() for m in sent.messages])
+            upload = hiding.obfuscate(batch)
+        messages = torch.stack([m.detach() for m in upload.messages])
         outputs = returned = None
         if gradients:
             with torch.no_grad():
-                outputs = torch.stack([trunk(message, sent.mask) for message in messages])
-            returned = torch.stack(returned_gradients(hiding, outputs.unbind(), sent))
-        own, places = _own(head, batch, sent)
+                outputs = torch.stack([trunk(message, upload.mask) for message in messages])
+            returned = torch.stack(returned_gradients(hiding, outputs.unbind(), upload))
+        states, places = _target_states(head, batch, upload)
         released.releases.extend(
-            releases_of(messages, sent.mask, outputs, None if learns == "tail" else returned)
+            releases_of(messages, upload.mask, outputs, None if learns == "tail" else returned)
         )
         for row in range(len(batch.inputs)):
             length = int(batch.mask[row].sum())
@@ -185,7 +185,7 @@ def release_texts(
                 TextOrigin(
                     batch.inputs[row, :length],
                     places[row, :length],
-                    own[row, places[row, :length]],
+                    states[row, places[row, :length]],
                 )
             )
     return released
@@ -208,20 +208,24 @@ def releases_of(
     releases = []
     for row, positions in enumerate(mask):
         end = int(positions.nonzero().max()) + 1
-        sent, answered, returned = (
+        text_messages, text_outputs, text_gradients = (
             None if part is None else part[:, row, :end] for part in (messages, outputs, gradients)
         )
-        assert sent is not None
+        assert text_messages is not None
         batch = messages if len(mask) > 1 else None
-        releases.append(TextRelease(sent, answered, returned, words, len(mask), batch, row))
+        releases.append(
+            TextRelease(text_messages, text_outputs, text_gradients, words, len(mask), batch, row)
+        )
     return releases
 
 
 @torch.no_grad()
-def _own(head: torch.nn.Module, batch: MaskedBatch, sent: Sent) -> tuple[Tensor, Tensor]:
+def _target_states(
+    head: torch.nn.Module, batch: MaskedBatch, upload: Sent
+) -> tuple[Tensor, Tensor]:
     """Return the target's hidden states (b, T', d), and its tokens' positions in them (b, T)."""
-    places = getattr(sent, "positions", None)
-    hidden = getattr(sent, "hidden", None)
+    places = getattr(upload, "positions", None)
+    hidden = getattr(upload, "hidden", None)
     if places is None or hidden is None:
         places = torch.arange(batch.inputs.shape[1]).expand_as(batch.inputs)
         hidden = head(batch.inputs, batch.mask)

@@ -109,15 +109,15 @@ def train_inverter(
             rows = [texts[i] for i in order[number * BATCH : (number + 1) * BATCH]]
             states = nn.utils.rnn.pad_sequence([s.float() for s, _ in rows], batch_first=True)
             ids = nn.utils.rnn.pad_sequence([i for _, i in rows], True, -1)
-            known = (ids >= 0) & (ids < len(at))
-            labels = torch.where(known, at[ids.clamp(0, len(at) - 1)], -1)
+            is_known = (ids >= 0) & (ids < len(at))
+            labels = torch.where(is_known, at[ids.clamp(0, len(at) - 1)], -1)
             logits = model(states)
             loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-1)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            if number == per_epoch - 1 and (now := _accuracy(model, examples)) > reached:
-                best, reached = copy.deepcopy(model), now
+            if number == per_epoch - 1 and (accuracy := _accuracy(model, examples)) > reached:
+                best, reached = copy.deepcopy(model), accuracy
     return (best if reached >= 0 else model).eval()
 
 
@@ -142,10 +142,10 @@ class Sip(TextAttack):
         assert public is not None
         parts = view.knowledge.parts()
         texts = [(head_states(parts, ids), ids) for ids in public]
-        held = min(HELD_OUT, max(1, len(texts) // 10))
+        held_count = min(HELD_OUT, max(1, len(texts) // 10))
         self.inverter = train_inverter(
-            texts[:held],
-            lambda epoch: texts[held:] or texts,
+            texts[:held_count],
+            lambda epoch: texts[held_count:] or texts,
             self.budget,
             epochs=EPOCHS[self.budget.scale],
             seed=self.seed,

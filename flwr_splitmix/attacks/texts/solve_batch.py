@@ -50,13 +50,13 @@ class SolveBatch(ReaderAttack):
         NotApplicable
             If it does not mix the texts of a batch with each other.
         """
-        known = view.knowledge
-        assert known.client is not None
-        ring = ring_of(known.client(public or ()))
+        knowledge = view.knowledge
+        assert knowledge.client is not None
+        ring = ring_of(knowledge.client(public or ()))
         if ring is None:
             raise NotApplicable(
-                f"{known.method} does not mix the texts of a batch with each other, so there is "
-                "no batch to solve"
+                f"{knowledge.method} does not mix the texts of a batch with each other, so there "
+                "is no batch to solve"
             )
         self.ring = ring
         super().learn(view, public)
@@ -68,15 +68,15 @@ class SolveBatch(ReaderAttack):
         if release.batch is not None:
             states = self._states(release.batch[0])[release.place, : len(states)]
         ids = torch.zeros(len(states), dtype=torch.int64)
-        own = self._own(states)
-        ids[: len(own)], fit = self.reader.read(own, self.pairs)
+        text_states = self._text_states(states)
+        ids[: len(text_states)], fit = self.reader.read(text_states, self.pairs)
         yield ids, fit, "solved batch"
 
-    def _own(self, states: Tensor) -> Tensor:
+    def _text_states(self, states: Tensor) -> Tensor:
         """Return a text's states (T, d) up to its end."""
         usual = float(self.reader.table.norm(dim=1).median())
-        said = (states.norm(dim=1) > SILENT * usual).nonzero()
-        return states[: int(said.max()) + 1] if len(said) else states[:1]
+        places = (states.norm(dim=1) > SILENT * usual).nonzero()
+        return states[: int(places.max()) + 1] if len(places) else states[:1]
 
     def _states(self, messages: Tensor) -> Tensor:
         """Return the states of all texts of a batch; the last batch is kept."""
@@ -97,9 +97,9 @@ class SolveBatch(ReaderAttack):
                 break
             expected = torch.full_like(states, torch.nan)
             for row, end in enumerate(ends.tolist()):
-                own = self._own(states[row, :end])
-                ids, _ = self.reader.read(own)  # once, without pairs: most words will do
-                expected[row, : len(own)] = head_states(self.parts, ids).double()
+                text_states = self._text_states(states[row, :end])
+                ids, _ = self.reader.read(text_states)  # once, without pairs: most words will do
+                expected[row, : len(text_states)] = head_states(self.parts, ids).double()
             expected[:, ended.any(0)] = torch.nan  # there nothing is missing any more
             states = self.ring.settle(states, expected)
         return states

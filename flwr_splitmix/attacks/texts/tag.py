@@ -31,8 +31,8 @@ class Tag(TextAttack):
 
     def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read every message's gradient and their mean."""
-        known, steps = view.knowledge, STEPS[self.budget.scale]
-        for way, target in targets_of(release, known):
+        knowledge, steps = view.knowledge, STEPS[self.budget.scale]
+        for way, target in targets_of(release, knowledge):
             first = torch.zeros_like(target.said)
             logits, off = match_labels(target, first, self.budget, steps=steps, name=self.name)
-            yield text_of_labels(logits.argmax(-1), known.begin), -off, way
+            yield text_of_labels(logits.argmax(-1), knowledge.begin), -off, way

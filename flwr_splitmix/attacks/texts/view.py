@@ -161,7 +161,7 @@ class TextView(AnyView):
     def has(self) -> frozenset[str]:
         """The entries of `TEXT_NEEDS` that this view has."""
         base = self.knowledge.base
-        held = {
+        entries = {
             "base model": base is not None,
             "decoder": base is not None and base.kind == "decoder",
             "gradients": any(r.gradients is not None for r in self.releases),
@@ -171,7 +171,7 @@ class TextView(AnyView):
             "method": self.knowledge.client is not None,
             "public releases": bool(self.public_releases),
         }
-        return frozenset(name for name, here in held.items() if here)
+        return frozenset(name for name, is_present in entries.items() if is_present)
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ class ReaderAttack(TextAttack):
 
     def learn(self, view: TextView, public: PublicTexts | None) -> None:
         """Make the table of all tokens, after fitting the head if possible."""
-        known = view.knowledge
-        self.parts = known.parts()
+        knowledge = view.knowledge
+        self.parts = knowledge.parts()
         self.moved: MovedHead | None = None
-        self.reader = WordReader(self.parts, known.begin)
+        self.reader = WordReader(self.parts, knowledge.begin)
         self.pairs = WordPairs(public, self.parts.vocab_size) if public else None
         if self.pairs is not None and view.public_releases:
             self.moved = moved_head(
@@ -44,7 +44,7 @@ class ReaderAttack(TextAttack):
                 seed=self.seed,
             )
             self.parts = self.moved.parts
-            self.reader = WordReader(self.parts, known.begin)
+            self.reader = WordReader(self.parts, knowledge.begin)
 
 
 class Vocabulary(ReaderAttack):
@@ -67,8 +67,8 @@ class Vocabulary(ReaderAttack):
     def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read every message and their mean."""
         for way, message in readings_of(release.messages).items():
-            known, pairs = self.moved, self.pairs
-            if pairs is None or known is None or known.scale is None or known.noise is None:
+            moved, pairs = self.moved, self.pairs
+            if pairs is None or moved is None or moved.scale is None or moved.noise is None:
                 yield *self.reader.read(message, pairs), way
             else:
-                yield *self.reader.read_noisy(message / known.scale, known.noise, pairs), way
+                yield *self.reader.read_noisy(message / moved.scale, moved.noise, pairs), way

@@ -39,9 +39,9 @@ class WordPairs:
         after: dict[int, Counter[int]] = defaultdict(Counter)
         words: Counter[int] = Counter()
         for text in texts:
-            said = text.tolist()
-            words.update(said[1:])
-            for word, following in itertools.pairwise(said):
+            tokens = text.tolist()
+            words.update(tokens[1:])
+            for word, following in itertools.pairwise(tokens):
                 after[word][following] += 1
         self._after = dict(after)
         self.words = torch.tensor(sorted(words), dtype=torch.int64)

@@ -109,21 +109,21 @@ class WordReader:
         int64 (T,), and the mean cosine between reading and estimate: if it is one, the text is
         exact.
         """
-        own = hidden.detach().float()
-        cosines = self.cosines(own)
+        estimates = hidden.detach().float()
+        cosines = self.cosines(estimates)
         if float((-cosines).amax(1).mean()) > float(cosines.amax(1).mean()):
-            own, cosines = -own, -cosines
+            estimates, cosines = -estimates, -cosines
         if self.deep:
-            ids, fit = self._in_turn(own, cosines, _Fit())
+            ids, fit = self._in_turn(estimates, cosines, _Fit())
             if pairs is None or not FITS <= fit < SURE:
                 return ids, fit
             sharpness = SHARPNESS / max(1 - fit, 1e-6)
-            return self._in_turn(own, sharpness * cosines, _LikelyFit(pairs, sharpness))
+            return self._in_turn(estimates, sharpness * cosines, _LikelyFit(pairs, sharpness))
         # Embeddings of tokens never seen in training share a direction; with a known scale, they
         # differ in length.
         best = self.table[cosines.argmax(1)]
-        scale = ((own * best).sum(1) / best.square().sum(1))[self.behind :].median()
-        distances = torch.cdist((own / scale).double(), self.table.double())
+        scale = ((estimates * best).sum(1) / best.square().sum(1))[self.behind :].median()
+        distances = torch.cdist((estimates / scale).double(), self.table.double())
         ids = distances.argmin(1)
         if self.begin is not None:
             ids[0] = self.begin
@@ -147,18 +147,18 @@ class WordReader:
         -------
         As `read`.
         """
-        own = hidden.detach().float()
-        near = (own @ self.table.T - self._halves) / noise**2
-        return self._in_turn(own, near, _NoisyFit(pairs, noise**2))
+        estimates = hidden.detach().float()
+        near = (estimates @ self.table.T - self._halves) / noise**2
+        return self._in_turn(estimates, near, _NoisyFit(pairs, noise**2))
 
-    def _in_turn(self, own: Tensor, near: Tensor, fit: _Fit) -> tuple[Tensor, float]:
+    def _in_turn(self, estimates: Tensor, near: Tensor, fit: _Fit) -> tuple[Tensor, float]:
         """Read from left to right the text that fits best; `near` (T, V) is of words alone."""
         texts, cache = torch.zeros(1, 0, dtype=torch.int64), DynamicCache()
-        scores, cosines = own.new_zeros(1), own.new_zeros(1)
-        for place, state in enumerate(own):
+        scores, cosines = estimates.new_zeros(1), estimates.new_zeros(1)
+        for place, state in enumerate(estimates):
             if place == 0 and self.begin is not None:
                 words = torch.tensor([[self.begin]])
-                states, fits = self._states(words, cache), own.new_zeros(1, 1)
+                states, fits = self._states(words, cache), estimates.new_zeros(1, 1)
             else:
                 words, states, fits = self._tried(texts, state, near[place], fit, cache)
             total = scores[:, None] + fits
@@ -173,15 +173,15 @@ class WordReader:
                 if place:
                     cache.batch_select_indices(rows)
                 self.head(read[:, None], torch.ones_like(texts), cache)
-        return texts[0], float(cosines[0]) / max(1, len(own) - self.behind)
+        return texts[0], float(cosines[0]) / max(1, len(estimates) - self.behind)
 
     def _tried(
         self, texts: Tensor, state: Tensor, near: Tensor, fit: _Fit, cache: DynamicCache
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return words (b, n) that may follow b beginnings, their states, and their fits."""
         likely = fit.likely(texts)
-        asked = [near.expand(len(texts), -1)] if likely is None else [near + likely, likely]
-        words = torch.cat([one.topk(self.candidates).indices for one in asked], dim=1)
+        rankings = [near.expand(len(texts), -1)] if likely is None else [near + likely, likely]
+        words = torch.cat([ranking.topk(self.candidates).indices for ranking in rankings], dim=1)
         states, every = self._states(words, cache), torch.arange(len(texts))
         before = None
         for _ in range(self.corrections):
@@ -209,11 +209,11 @@ class WordReader:
         """Return the states (b, n, d) of words (b, n) behind the b beginnings in the cache."""
         if not self.deep:
             return self.table[words]
-        own, before = copy.deepcopy(cache), int(cache.get_seq_length())
+        cache_copy, before = copy.deepcopy(cache), int(cache.get_seq_length())
         if before:
-            own.batch_repeat_interleave(words.shape[1])
+            cache_copy.batch_repeat_interleave(words.shape[1])
         mask = torch.ones(words.numel(), before + 1, dtype=torch.int64)
-        states: Tensor = self.head(words.reshape(-1, 1), mask, own)
+        states: Tensor = self.head(words.reshape(-1, 1), mask, cache_copy)
         return states.view(*words.shape, -1)
 
 

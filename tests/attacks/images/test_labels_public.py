@@ -140,7 +140,7 @@ def test_a_classifier_is_sure_as_far_as_its_class_is_ahead() -> None:
     made = PublicClassifier(rows, labels, **WAYS[0])
     others = torch.randn(2000, 4, 3, generator=draws)
     said, sure = made(others)
-    scores = made._machine.decision_function(made._components(made._seen(others)))
+    scores = made._machine.decision_function(made._components(made._features(others)))
     ahead = torch.from_numpy(scores.argmax(1)) == said
     assert 0 < int((~ahead).sum()) < 500
     assert torch.equal(sure > 0, ahead)

@@ -29,9 +29,9 @@ def unite(tokens: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     """
     releases, _, length, _ = tokens.shape
     prefix = length - masks.shape[2]
-    held = torch.cat([masks.new_ones(*masks.shape[:2], prefix), masks], dim=2).to(tokens.dtype)
-    count = held.sum(0)
-    united = (tokens * held[..., None]).sum(0) / count.clamp_min(1)[..., None]
+    presence = torch.cat([masks.new_ones(*masks.shape[:2], prefix), masks], dim=2).to(tokens.dtype)
+    count = presence.sum(0)
+    united = (tokens * presence[..., None]).sum(0) / count.clamp_min(1)[..., None]
     return united, count[:, prefix:] / releases
 
 
@@ -50,8 +50,8 @@ def united_noise(noise: Tensor | None, masks: Tensor) -> Tensor | None:
     if noise is None:
         return None
     count = masks.sum(0)
-    left = (noise * masks).sum(0) / count.clamp_min(1).square()
-    return left.masked_fill(count == 0, torch.inf)
+    variances = (noise * masks).sum(0) / count.clamp_min(1).square()
+    return variances.masked_fill(count == 0, torch.inf)
 
 
 def distances(tokens: Tensor, mask: Tensor, others: Tensor, masks: Tensor) -> Tensor:
@@ -70,11 +70,11 @@ def distances(tokens: Tensor, mask: Tensor, others: Tensor, masks: Tensor) -> Te
     """
     # A difference of large squares: rounding in float32 would separate equal rows.
     tokens, others = tokens.double(), others.double()
-    here, there = mask.to(tokens), masks.to(tokens)
-    common = here @ there.T
-    squares = tokens.square().sum(2) * here
-    square = squares @ there.T + here @ (others.square().sum(2) * there).T
-    held, others_held = tokens * here[..., None], others * there[..., None]
-    both = square - 2 * held.flatten(1) @ others_held.flatten(1).T
+    presence, others_presence = mask.to(tokens), masks.to(tokens)
+    common = presence @ others_presence.T
+    squares = tokens.square().sum(2) * presence
+    square = squares @ others_presence.T + presence @ (others.square().sum(2) * others_presence).T
+    masked, others_masked = tokens * presence[..., None], others * others_presence[..., None]
+    both = square - 2 * masked.flatten(1) @ others_masked.flatten(1).T
     enough = common >= min(LEAST_COMMON, tokens.shape[1])
     return torch.where(enough, both.clamp_min(0) / (common * tokens.shape[2]), torch.inf)

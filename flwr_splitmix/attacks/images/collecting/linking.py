@@ -65,16 +65,16 @@ def query_of(view: View, rows: Sequence[Row]) -> Query:
 
     Labels and noise are None if any row has none.
     """
-    asked = {place: queries(view.releases[place], view.knowledge)[0] for place, _ in rows}
+    by_place = {place: queries(view.releases[place], view.knowledge)[0] for place, _ in rows}
     everything = torch.ones(view.knowledge.geometry.patches, dtype=torch.bool)
 
     def of_rows(part: str) -> Any:
-        each = [(getattr(asked[place], part), row) for place, row in rows]
+        each = [(getattr(by_place[place], part), row) for place, row in rows]
         if any(values is None for values, _ in each):
             return None
         return torch.stack([values[row] for values, row in each])
 
-    masks = [(asked[place].mask, row) for place, row in rows]
+    masks = [(by_place[place].mask, row) for place, row in rows]
     return Query(
         of_rows("tokens"),
         torch.stack([everything if mask is None else mask[row] for mask, row in masks]),

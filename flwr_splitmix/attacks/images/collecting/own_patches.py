@@ -48,15 +48,15 @@ def own_patches(pools: Sequence[Pool]) -> Tensor:
     n = first.shape[1]
     distinct = _distinct(first.flatten(0, 1))
     least = torch.full((len(distinct),), first.shape[0] * n)
-    seen = torch.zeros(len(distinct), 1 + len(pools[0].companions), dtype=torch.int64)
+    row_counts = torch.zeros(len(distinct), 1 + len(pools[0].companions), dtype=torch.int64)
     for patches, row, companions in pools:
         same = _same(distinct, patches.flatten(0, 1))
         least = torch.minimum(least, same.sum(1))
-        seen += same.view(len(distinct), -1, n)[:, [row, *companions]].sum(2)
+        row_counts += same.view(len(distinct), -1, n)[:, [row, *companions]].sum(2)
 
     def turn(patch: int) -> tuple[bool, int, int]:
-        at_home, rare = int(seen[patch, 0]), int(least[patch])
-        others = bool(seen[patch, 1:].gt(at_home).any())
+        at_home, rare = int(row_counts[patch, 0]), int(least[patch])
+        others = bool(row_counts[patch, 1:].gt(at_home).any())
         return (others, -at_home, rare) if others else (others, rare, -at_home)
 
     copies = [i for i in sorted(range(len(distinct)), key=turn) for _ in range(int(least[i]))]

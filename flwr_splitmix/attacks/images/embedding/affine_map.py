@@ -62,8 +62,8 @@ class AffineMap:
         NotApplicable
             If images are too large, or tokens hold fewer numbers than an image.
         """
-        known = edge.known
-        shape = known.image_shape
+        knowledge = edge.known
+        shape = knowledge.image_shape
         black = edge.embed(torch.zeros(1, *shape))[0]
         n, width = black.shape
         numbers = shape[0] * shape[1] * shape[2]
@@ -74,8 +74,8 @@ class AffineMap:
         rank = min(width, MOST_NUMBERS // n)
         if numbers > MOST_PIXELS or n * rank < numbers:
             raise NotApplicable(
-                f"images of {known.method} have {numbers} numbers; to put linear tokens in order "
-                f"there must be at most {MOST_PIXELS}, and no more than the tokens hold"
+                f"images of {knowledge.method} have {numbers} numbers; to put linear tokens in "
+                f"order there must be at most {MOST_PIXELS}, and no more than the tokens hold"
             )
         drawn = torch.eye(width, dtype=torch.float64)
         if rank < width:
@@ -86,8 +86,8 @@ class AffineMap:
         weights = torch.cat(
             [(edge.embed(part) - black) @ drawn for part in torch.split(pixels, 64)]
         )
-        made = public[:32].double().flatten(1) @ weights.flatten(1)
-        if not near(made.view(-1, n, rank) + black @ drawn, edge.embed(public[:32]) @ drawn):
+        predicted = public[:32].double().flatten(1) @ weights.flatten(1)
+        if not near(predicted.view(-1, n, rank) + black @ drawn, edge.embed(public[:32]) @ drawn):
             return None
         return cls(edge, drawn, black @ drawn, weights)
 
@@ -115,25 +115,27 @@ class AffineMap:
 
     def _fitted(self, apart: Tensor) -> Tensor:
         """Return what differs from the expected image most likely, (b, D), of tokens (b, N, r)."""
-        seen = apart.flatten(1) @ self.weights.flatten(1).T @ self._axes
-        fitted: Tensor = (seen / (self._strengths + NOISE * self._variance)) @ self._axes.T
+        projections = apart.flatten(1) @ self.weights.flatten(1).T @ self._axes
+        fitted: Tensor = (projections / (self._strengths + NOISE * self._variance)) @ self._axes.T
         return fitted
 
     def place(self, tokens: Tensor, expected: Tensor, labels: Tensor | None) -> OrderedRows:
         """Find images and places of a batch; see `PatchMap.place`."""
         b, n = tokens.shape[:2]
-        seen, flat = tokens @ self.drawn, self.weights.flatten(1)
+        projected, flat = tokens @ self.drawn, self.weights.flatten(1)
         centres = expected + self._middle
         middle = (centres @ flat).view(b, n, -1) + self.offset
-        rows = [arrange(seen[i], middle[i : i + 1], [self._model]).places for i in range(b)]
+        rows = [arrange(projected[i], middle[i : i + 1], [self._model]).places for i in range(b)]
         following = torch.stack(rows)
         for _ in range(TURNS):
             places = following
-            arranged = torch.empty_like(seen).scatter_(1, places[..., None].expand_as(seen), seen)
+            arranged = torch.empty_like(projected).scatter_(
+                1, places[..., None].expand_as(projected), projected
+            )
             images = centres + self._fitted(arranged - middle)
-            made = (images @ flat).view(b, n, -1) + self.offset
-            following = assign(-torch.cdist(seen, made).square())
+            predicted = (images @ flat).view(b, n, -1) + self.offset
+            following = assign(-torch.cdist(projected, predicted).square())
             if bool((following == places).all()):
                 break
-        sure = -(arranged - made).square().mean((1, 2))
+        sure = -(arranged - predicted).square().mean((1, 2))
         return OrderedRows(self.images(images), places, sure)

@@ -91,8 +91,8 @@ def exact_ways(view: View, public: Pictures, budget: Budget, seed: int) -> list[
 def painted_ways(view: View, divide: Callable[[Query], Parts], painter: Painter) -> list[Paint]:
     """Return ways that paint what is another member's: told labels or not, by class or not."""
     return [
-        partial(_joined, view, divide, own if told else partial(_untold, own))
-        for own, told in painters(painter, "labels" in view.has)
+        partial(_joined, view, divide, fitted if labelled else partial(_untold, fitted))
+        for fitted, labelled in painters(painter, "labels" in view.has)
     ]
 
 
@@ -103,31 +103,31 @@ def divider(
 
     Without subspaces, all are taken as one member's.
     """
-    known = view.knowledge
+    knowledge = view.knowledge
     linear = Linear()
     linear.fit(view, public, budget.again(budget.left), seed=seed)
-    if moves_patches(known.mixer):  # they are placed as if they were exact
+    if moves_patches(knowledge.mixer):  # they are placed as if they were exact
         read = exact_reader(view, linear)
     else:
         read = reader_of(view, public, linear, budget, seed)
-    clients, own = list(subspaces), list(subspaces.values())
-    members = min(known.k, len(own))
-    together = rows_share_masks(known.mixer)
-    numbers = prod(known.image_shape) // known.geometry.patches
+    clients, known_subspaces = list(subspaces), list(subspaces.values())
+    members = min(knowledge.k, len(known_subspaces))
+    together = rows_share_masks(knowledge.mixer)
+    numbers = prod(knowledge.image_shape) // knowledge.geometry.patches
 
     def divided(query: Query) -> Parts:
-        tokens = query.tokens[:, known.geometry.prefix :]
-        if not own:
+        tokens = query.tokens[:, knowledge.geometry.prefix :]
+        if not known_subspaces:
             nobody = torch.zeros(tokens.shape[:2], dtype=torch.long)
             return Parts(linear.patches(query, view).clamp(0, 1), nobody)
-        mixed, owners = owners_among(tokens, own, members, together=together)
+        mixed, owners = owners_among(tokens, known_subspaces, members, together=together)
         whose = mixed.gather(1, owners)
         patches = torch.zeros(*owners.shape, numbers, dtype=torch.double)
         kinds = torch.zeros_like(owners)
         covariances: list[Tensor] = []
         for number in sorted({*whose.flatten().tolist()}):
-            made, errors = read(replace(query, member=clients[number]))
-            patches = torch.where((whose == number)[..., None], made, patches)
+            member_patches, errors = read(replace(query, member=clients[number]))
+            patches = torch.where((whose == number)[..., None], member_patches, patches)
             if errors is not None:
                 later = errors.kinds + sum(len(each) for each in covariances)
                 kinds = torch.where(whose == number, later, kinds)
@@ -146,12 +146,12 @@ def _joined(
 ) -> Tensor:
     """Read mixtures of patches in their places, and paint what is another member's."""
     parts, images = divide(query), []
-    seen = [parts.owners == member for member in range(view.knowledge.k)]
-    said: Sequence[Tensor | None] = [None] * len(seen)
+    masks = [parts.owners == member for member in range(view.knowledge.k)]
+    member_labels: Sequence[Tensor | None] = [None] * len(masks)
     if query.labels is not None:
-        shares = torch.stack([share_of(mask) for mask in seen], dim=1)
-        said = of_parts(query.labels, shares).unbind(1)
-    for mask, labels in zip(seen, said, strict=True):
+        shares = torch.stack([share_of(mask) for mask in masks], dim=1)
+        member_labels = of_parts(query.labels, shares).unbind(1)
+    for mask, labels in zip(masks, member_labels, strict=True):
         images.append(paint(parts.patches, mask, labels, parts.errors))
     return _assembled(torch.stack(images, dim=1), view)
 
@@ -159,17 +159,17 @@ def _joined(
 def _untold(
     painter: Painter,
     patches: Tensor,
-    seen: Tensor,
+    mask: Tensor,
     labels: Tensor | None,
     errors: Errors | None,
 ) -> Tensor:
-    return painter(patches, seen, errors=errors)
+    return painter(patches, mask, errors=errors)
 
 
 def _by_mean(
-    mean: Tensor, patches: Tensor, seen: Tensor, labels: Tensor | None, errors: Errors | None
+    mean: Tensor, patches: Tensor, mask: Tensor, labels: Tensor | None, errors: Errors | None
 ) -> Tensor:
-    return torch.where(seen[..., None], patches.clamp(0, 1), mean)
+    return torch.where(mask[..., None], patches.clamp(0, 1), mean)
 
 
 def _placed(
@@ -185,39 +185,41 @@ def _placed(
 
 def placed_rows(parts: Parts, query: Query, placer: PlacerByLooks, members: int) -> list[Placed]:
     """Place the patches of each mixture of a query."""
-    made = []
+    placed = []
     for row, (patches, owners) in enumerate(zip(parts.patches, parts.owners, strict=True)):
         labels = None
         if query.labels is not None:
             share = torch.bincount(owners, minlength=members).double() / len(owners)
             labels = of_parts(query.labels[row, None], share[None])[0]
-        made.append(placer(patches, owners, members, labels))
-    return made
+        placed.append(placer(patches, owners, members, labels))
+    return placed
 
 
 def _unmixed(
     view: View, public: Pictures, budget: Budget, subspaces: dict[int, Subspace]
 ) -> list[Paint]:
     """Return the way to read sums; none if their places are unknown or the groups too many."""
-    known = view.knowledge
-    unmixer = Unmixer.of(subspaces, known.k)
-    if moves_patches(known.mixer) or unmixer is None:
+    knowledge = view.knowledge
+    unmixer = Unmixer.of(subspaces, knowledge.k)
+    if moves_patches(knowledge.mixer) or unmixer is None:
         return []
     patches = to_patches(public.images[:IMAGES], view.knowledge.patch_grid)
-    inputs = known.normalise(public.images[:IMAGES]).to(budget.device)
-    lowers, inverses = FrozenLowers(known, budget.device), {}
+    inputs = knowledge.normalise(public.images[:IMAGES]).to(budget.device)
+    lowers, inverses = FrozenLowers(knowledge, budget.device), {}
     for client in subspaces:
         lower = lowers[client]
         assert lower is not None
-        inverses[client] = fit_inverse(lower(inputs)[:, known.geometry.prefix :], patches)
+        inverses[client] = fit_inverse(lower(inputs)[:, knowledge.geometry.prefix :], patches)
     mean = patches.double().mean(0)
 
     def unmixed(query: Query) -> Tensor:
-        parts = unmixer(query.tokens[:, known.geometry.prefix :])
+        parts = unmixer(query.tokens[:, knowledge.geometry.prefix :])
         images = []
         for client, ratio, tokens in zip(parts.members, parts.ratios, parts.tokens, strict=True):
-            made = inverses[client](tokens)
-            images.append(made if ratio >= LEAST_RATIO else mean.expand_as(made))
+            member_patches = inverses[client](tokens)
+            images.append(
+                member_patches if ratio >= LEAST_RATIO else mean.expand_as(member_patches)
+            )
         return _assembled(torch.stack(images, dim=1).clamp(0, 1), view)
 
     return [unmixed]

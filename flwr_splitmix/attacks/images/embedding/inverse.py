@@ -50,13 +50,13 @@ def fit_inverse(tokens: Tensor, patches: Tensor, held: Tensor | None = None) -> 
         bool (n, N): the pairs to use; None for all.
     """
     n = min(len(tokens), max(2, ROWS // tokens.shape[1]))
-    seen, drawn = tokens[:n].double().cpu(), patches[:n].double().cpu()
-    used = torch.ones(seen.shape[:2]) if held is None else held[:n].cpu()
+    sources, targets = tokens[:n].double().cpu(), patches[:n].double().cpu()
+    used = torch.ones(sources.shape[:2]) if held is None else held[:n].cpu()
     weight = used.double()[..., None]
     count = weight.sum(0).clamp_min(1)
-    middle, centre = (seen * weight).sum(0) / count, (drawn * weight).sum(0) / count
-    rows, columns = (seen - middle)[used.bool()], (drawn - centre)[used.bool()]
+    middle, centre = (sources * weight).sum(0) / count, (targets * weight).sum(0) / count
+    rows, columns = (sources - middle)[used.bool()], (targets - centre)[used.bool()]
     left, strengths, right = torch.linalg.svd(rows, full_matrices=False)
-    kept = strengths > CUTOFF * strengths.max()
-    weights = (right[kept].T / strengths[kept]) @ (left[:, kept].T @ columns)
+    significant = strengths > CUTOFF * strengths.max()
+    weights = (right[significant].T / strengths[significant]) @ (left[:, significant].T @ columns)
     return LinearInverse(weights, centre - middle @ weights)

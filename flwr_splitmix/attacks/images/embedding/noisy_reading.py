@@ -84,8 +84,8 @@ class TokenModel:
             bool (n, N): the pairs to use.
         """
         tokens_of = fit_inverse(patches, tokens, held)
-        left = (tokens.double().cpu() - tokens_of(patches.double().cpu()))[held.cpu()]
-        strengths, axes = torch.linalg.eigh(left.T @ left / max(1, len(left)))
+        residuals = (tokens.double().cpu() - tokens_of(patches.double().cpu()))[held.cpu()]
+        strengths, axes = torch.linalg.eigh(residuals.T @ residuals / max(1, len(residuals)))
         return cls(tokens_of, axes, strengths.clamp_min(0))
 
     def read(self, tokens: Tensor, variances: Tensor) -> Reading:
@@ -109,8 +109,8 @@ class TokenModel:
             weighed = turned / (self.strengths + level)
             precision = weighed @ turned.T + VAGUE * torch.eye(len(grey), dtype=grey.dtype)
             errors.append(torch.cholesky_inverse(torch.linalg.cholesky(precision)))
-            own = kinds == kind
-            patches[own] = grey + apart[own] @ weighed.T @ errors[-1]
+            same_kind = kinds == kind
+            patches[same_kind] = grey + apart[same_kind] @ weighed.T @ errors[-1]
         return Reading(patches, Errors(kinds, torch.stack(errors)))
 
 
@@ -132,19 +132,19 @@ class NoisyReader:
     @classmethod
     def fit(cls, view: View, public: Pictures, budget: Budget, seed: int) -> Self:
         """Fit each client's tokens to public images that are released without noise."""
-        known = view.knowledge
-        quiet = replace(view, knowledge=replace(known, mixer=without_noise(known.mixer)))
-        grid = known.patch_grid
+        knowledge = view.knowledge
+        quiet = replace(view, knowledge=replace(knowledge, mixer=without_noise(knowledge.mixer)))
+        grid = knowledge.patch_grid
         models: dict[int | None, TokenModel] = {}
-        for number, (owner, lower) in enumerate(segments_of(known).items()):
+        for number, (owner, lower) in enumerate(segments_of(knowledge).items()):
             if number and budget.over:
                 break
-            rows = rows_to_fit(known, public)
+            rows = rows_to_fit(knowledge, public)
             example = next(public_examples(quiet, public, rows, seed, lower=lower))
-            behind, held = pairs(example, grid)
-            tokens = example.tokens[:, known.geometry.prefix :]
-            models[owner] = TokenModel.fit(tokens, behind, held)
-        return cls(models, known.geometry.prefix)
+            behind, has_patch = pairs(example, grid)
+            tokens = example.tokens[:, knowledge.geometry.prefix :]
+            models[owner] = TokenModel.fit(tokens, behind, has_patch)
+        return cls(models, knowledge.geometry.prefix)
 
     def __call__(self, query: Query) -> Reading:
         """Read the patches of a query whose noise is known."""

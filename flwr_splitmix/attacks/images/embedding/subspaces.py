@@ -38,8 +38,8 @@ class Subspace:
     def distance(self, tokens: Tensor) -> Tensor:
         """Return the distances (b, N) of tokens (b, N, d) from the subspace."""
         apart = tokens.to(self.points) - self.points
-        left: Tensor = apart - apart @ self.directions @ self.directions.T
-        return left.square().sum(2).sqrt()
+        residuals: Tensor = apart - apart @ self.directions @ self.directions.T
+        return residuals.square().sum(2).sqrt()
 
 
 def fit_subspace(tokens: Tensor, *, anywhere: bool = False) -> Subspace:
@@ -52,9 +52,9 @@ def fit_subspace(tokens: Tensor, *, anywhere: bool = False) -> Subspace:
         directions then.
     """
     n = min(len(tokens), max(2, ROWS // tokens.shape[1]))
-    seen = tokens[:n].double().cpu()
-    points = seen.mean((0, 1))[None] if anywhere else seen.mean(0)
-    _, strengths, right = torch.linalg.svd((seen - points).flatten(0, 1), full_matrices=False)
+    sample = tokens[:n].double().cpu()
+    points = sample.mean((0, 1))[None] if anywhere else sample.mean(0)
+    _, strengths, right = torch.linalg.svd((sample - points).flatten(0, 1), full_matrices=False)
     return Subspace(points, right[strengths > CUTOFF * strengths.max()].T)
 
 
@@ -66,21 +66,21 @@ def client_subspaces(view: View, public: Pictures, budget: Budget) -> dict[int, 
     public
         Images of the attacked model's shape.
     """
-    known = view.knowledge
-    if not isinstance(known.lowers, Mapping):
+    knowledge = view.knowledge
+    if not isinstance(knowledge.lowers, Mapping):
         return {}
-    inputs = known.normalise(public.images[:IMAGES])
-    lowers = FrozenLowers(known, budget.device)
-    anywhere = moves_patches(known.mixer)
-    found: dict[int, Subspace] = {}
-    for client in sorted(known.lowers):
+    inputs = knowledge.normalise(public.images[:IMAGES])
+    lowers = FrozenLowers(knowledge, budget.device)
+    anywhere = moves_patches(knowledge.mixer)
+    subspaces: dict[int, Subspace] = {}
+    for client in sorted(knowledge.lowers):
         lower = lowers[client]
         assert lower is not None
-        if found and budget.over:
+        if subspaces and budget.over:
             return {}
-        tokens = lower(inputs.to(budget.device))[:, known.geometry.prefix :]
-        found[client] = fit_subspace(tokens, anywhere=anywhere)
-    return found
+        tokens = lower(inputs.to(budget.device))[:, knowledge.geometry.prefix :]
+        subspaces[client] = fit_subspace(tokens, anywhere=anywhere)
+    return subspaces
 
 
 def nearest_subspace(tokens: Tensor, subspaces: Sequence[Subspace]) -> tuple[Tensor, Tensor]:
@@ -118,5 +118,5 @@ def owners_among(
     if together:
         apart = apart.mean(0, keepdim=True).expand_as(apart)
     counts = F.one_hot(apart.argmin(2), len(subspaces)).sum(1)
-    found = counts.topk(members, dim=1).indices
-    return found, apart.gather(2, found[:, None].expand(-1, apart.shape[1], -1)).argmin(2)
+    mixed = counts.topk(members, dim=1).indices
+    return mixed, apart.gather(2, mixed[:, None].expand(-1, apart.shape[1], -1)).argmin(2)

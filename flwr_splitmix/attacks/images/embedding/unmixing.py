@@ -70,24 +70,24 @@ class Unmixer:
         """Take the rows of one release apart, (b, N, d)."""
         whole = tokens.double().cpu()
         some = whole[: max(1, TRIED // whole.shape[1])]
-        group = min(self._groups, key=lambda each: each.left(some))
+        group = min(self._groups, key=lambda each: each.unexplained(some))
         return group.unmixed(whole)
 
 
 @dataclass(frozen=True)
 class _Group:
     members: tuple[int, ...]
-    own: Sequence[Subspace]
+    subspaces: Sequence[Subspace]
     basis: Tensor
     """(d, r), orthonormal: all members' directions."""
 
     @classmethod
     def of(cls, members: tuple[int, ...], subspaces: Mapping[int, Subspace]) -> _Group:
-        own = [subspaces[client] for client in members]
-        basis, _ = torch.linalg.qr(torch.cat([each.directions for each in own], dim=1))
-        return cls(members, own, basis)
+        member_subspaces = [subspaces[client] for client in members]
+        basis, _ = torch.linalg.qr(torch.cat([each.directions for each in member_subspaces], dim=1))
+        return cls(members, member_subspaces, basis)
 
-    def left(self, tokens: Tensor) -> float:
+    def unexplained(self, tokens: Tensor) -> float:
         """Return the mean square of what the group does not explain."""
         beyond, apart = self._beyond(tokens)
         ratios = self._ratios(beyond, apart)
@@ -97,21 +97,21 @@ class _Group:
     def unmixed(self, tokens: Tensor) -> Unmixed:
         """Solve for ratios and tokens; the ratio of the last member is the rest."""
         ratios = self._ratios(*self._beyond(tokens))
-        points = torch.stack([each.points for each in self.own])
+        points = torch.stack([each.points for each in self.subspaces])
         within = tokens - torch.einsum("m,mnd->nd", ratios, points)
-        directions = torch.cat([each.directions for each in self.own], dim=1)
+        directions = torch.cat([each.directions for each in self.subspaces], dim=1)
         coordinates = within @ torch.linalg.pinv(directions).T
-        parts = coordinates.split([each.directions.shape[1] for each in self.own], dim=2)
+        parts = coordinates.split([each.directions.shape[1] for each in self.subspaces], dim=2)
         alone = [
             each.points + part @ each.directions.T / ratio.clamp_min(1e-6)
-            for each, part, ratio in zip(self.own, parts, ratios, strict=True)
+            for each, part, ratio in zip(self.subspaces, parts, ratios, strict=True)
         ]
         return Unmixed(self.members, ratios, torch.stack(alone))
 
     def _beyond(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return what no directions explain: of tokens, and of each point less the last one."""
-        last = self.own[-1].points
-        points = torch.stack([each.points - last for each in self.own[:-1]])
+        last = self.subspaces[-1].points
+        points = torch.stack([each.points - last for each in self.subspaces[:-1]])
         return self._outside(tokens - last), self._outside(points)
 
     def _outside(self, tokens: Tensor) -> Tensor:

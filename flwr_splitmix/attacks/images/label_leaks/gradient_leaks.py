@@ -38,10 +38,10 @@ def cosine_leak(gradients: Tensor, known: Tensor) -> Tensor:
     Source: Li et al., as above.
     """
     rows = gradients.detach().flatten(1).double()
-    one = known.ndim == gradients.ndim - 1
-    others = known.detach().reshape(1 if one else len(known), -1).double()
+    is_single = known.ndim == gradients.ndim - 1
+    others = known.detach().reshape(1 if is_single else len(known), -1).double()
     cosines = F.normalize(rows, dim=1) @ F.normalize(others, dim=1).mT
-    return cosines[:, 0] if one else cosines
+    return cosines[:, 0] if is_single else cosines
 
 
 def label_clusters(rows: Tensor, classes: int, *, seed: int) -> Tensor:
@@ -122,8 +122,8 @@ def regrouped(rows: Tensor, labels: Tensor, classes: int, *, window: int = 150) 
     """
     return torch.cat(
         [
-            _regrouped(F.normalize(part.detach().flatten(1).double(), dim=1), own, classes)
-            for part, own in zip(
+            _regrouped(F.normalize(part.detach().flatten(1).double(), dim=1), part_labels, classes)
+            for part, part_labels in zip(
                 torch.split(rows, window), torch.split(labels, window), strict=True
             )
         ]

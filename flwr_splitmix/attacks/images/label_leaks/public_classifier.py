@@ -46,20 +46,20 @@ class PublicClassifier:
         from sklearn.svm import SVC
 
         self._pooled = pooled
-        seen = self._seen(rows)
-        self._axes = PCA(min(COMPONENTS, *seen.shape), random_state=0).fit(seen)
+        features = self._features(rows)
+        self._axes = PCA(min(COMPONENTS, *features.shape), random_state=0).fit(features)
         strengths = self._axes.explained_variance_
-        self._kept = max(1, int((strengths > LEAST * strengths[0]).sum()))
+        self._component_count = max(1, int((strengths > LEAST * strengths[0]).sum()))
         machine = SVC(C=cost, decision_function_shape="ovr")
         self._machine = make_pipeline(StandardScaler(), machine)
-        self._machine.fit(self._components(seen), labels.numpy())
+        self._machine.fit(self._components(features), labels.numpy())
 
-    def _seen(self, rows: Tensor) -> np.ndarray:
-        kept = rows.float().mean(1) if self._pooled else rows.float().flatten(1)
-        return np.asarray(kept.cpu().numpy())
+    def _features(self, rows: Tensor) -> np.ndarray:
+        features = rows.float().mean(1) if self._pooled else rows.float().flatten(1)
+        return np.asarray(features.cpu().numpy())
 
-    def _components(self, seen: np.ndarray) -> np.ndarray:
-        return np.asarray(self._axes.transform(seen)[:, : self._kept])
+    def _components(self, features: np.ndarray) -> np.ndarray:
+        return np.asarray(self._axes.transform(features)[:, : self._component_count])
 
     def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the classes, int64 (b,), of smashed data, and how sure each is, float32 (b,).
@@ -67,7 +67,7 @@ class PublicClassifier:
         It is as sure as the score of the class is ahead of the best of the others; below 0 where
         pairs of classes, which decide, disagree with the scores.
         """
-        components = self._components(self._seen(rows))
+        components = self._components(self._features(rows))
         classes = torch.from_numpy(self._machine.predict(components)).long()
         scores = torch.from_numpy(self._machine.decision_function(components)).float()
         if scores.dim() == 1:  # of two classes there is one score

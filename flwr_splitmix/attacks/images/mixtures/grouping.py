@@ -36,10 +36,10 @@ def shared_directions(tokens: Tensor) -> Tensor:
     wide = tokens.double().transpose(0, 1)
     wide = wide - wide.mean(1, keepdim=True)
     _, strengths, right = torch.linalg.svd(wide, full_matrices=False)
-    seen = (strengths > CUTOFF * strengths.max()).to(wide)
-    basis = right * seen[..., None]
+    significant = (strengths > CUTOFF * strengths.max()).to(wide)
+    basis = right * significant[..., None]
     overlap = torch.einsum("nrd,msd->nmrs", basis, basis).square().sum((2, 3))
-    rank = seen.sum(1)
+    rank = significant.sum(1)
     return overlap / torch.minimum(rank[:, None], rank[None]).clamp_min(1)
 
 

@@ -41,7 +41,9 @@ class JointMask:
 
     def __init__(self, painter: Painter, budget: Budget) -> None:
         self._everything = PatchGaussians.of(painter.everything, [painter.everything])
-        self._own = PatchGaussians.of(painter.everything, painter.own) if painter.own else None
+        self._class_gaussians = (
+            PatchGaussians.of(painter.everything, painter.own) if painter.own else None
+        )
         self._budget = budget
 
     def __call__(
@@ -66,21 +68,21 @@ class JointMask:
         seed
             Of the masks from which the search starts.
         """
-        everything, own = self._everything.blurred(errors), self._own
-        seen = everything.components(patches)
+        everything, class_gaussians = self._everything.blurred(errors), self._class_gaussians
+        components = everything.components(patches)
         sizes = None if labels is None else sizes_of(labels, members, patches.shape[1])
-        judge = _Judge(everything, seen, members, sizes)
-        starts = _starts(everything.pairs(seen), members, seed)
+        judge = _Judge(everything, components, members, sizes)
+        starts = _starts(everything.pairs(components), members, seed)
         best, most = starts[0], -torch.inf
         for owners in starts:
             if most > -torch.inf and self._budget.over:
                 break
-            made, score = judge.climb(owners, self._budget)
+            climbed, score = judge.climb(owners, self._budget)
             if score > most:
-                best, most = made, score
-        if own is None or self._budget.over:
+                best, most = climbed, score
+        if class_gaussians is None or self._budget.over:
             return best
-        finer = replace(judge, gaussians=own.blurred(errors), labels=labels)
+        finer = replace(judge, gaussians=class_gaussians.blurred(errors), labels=labels)
         return finer.climb(best, self._budget)[0]
 
 
@@ -123,9 +125,9 @@ def sizes_of(labels: Tensor, members: int, places: int) -> Sizes | None:
     clear = shares[:, members - 1] > 0.5 / places
     if not clear.any():
         return None
-    found = shares[clear, :members] * places
-    apart = float((found - found.mean(0)).square().mean().sqrt())
-    return Sizes(found.median(0).values, 0.5 + apart)
+    counts = shares[clear, :members] * places
+    apart = float((counts - counts.mean(0)).square().mean().sqrt())
+    return Sizes(counts.median(0).values, 0.5 + apart)
 
 
 def _starts(alike: Tensor, members: int, seed: int) -> list[Tensor]:
@@ -135,25 +137,25 @@ def _starts(alike: Tensor, members: int, seed: int) -> list[Tensor]:
     owners = torch.randint(members, (STARTS, places), generator=random)
     rows = torch.arange(STARTS)
     for _ in range(TURNS):
-        held = F.one_hot(owners, members).to(alike)
-        with_each = alike @ held  # (STARTS, N, k)
+        membership = F.one_hot(owners, members).to(alike)
+        with_each = alike @ membership  # (STARTS, N, k)
         gains = with_each - with_each.gather(2, owners[..., None])
         most, where = gains.flatten(1).max(1)
         if not (most > 1e-9).any():
             break
         place, to = where // members, where % members
         owners[rows, place] = torch.where(most > 1e-9, to, owners[rows, place])
-    held = F.one_hot(owners, members).to(alike)
-    scores = torch.einsum("snk,nm,smk->s", held, alike, held)
-    kept: list[Tensor] = []
+    membership = F.one_hot(owners, members).to(alike)
+    scores = torch.einsum("snk,nm,smk->s", membership, alike, membership)
+    distinct: list[Tensor] = []
     for start in scores.argsort(descending=True).tolist():
         same = [F.one_hot(owners[start], members).double().T @ F.one_hot(o, members).double()
-                for o in kept]  # fmt: skip
+                for o in distinct]  # fmt: skip
         if not any(bool(((each > 0).sum(1) <= 1).all()) for each in same):
-            kept.append(owners[start])
-        if len(kept) == FOLLOWED:
+            distinct.append(owners[start])
+        if len(distinct) == FOLLOWED:
             break
-    return kept
+    return distinct
 
 
 @dataclass(frozen=True)
@@ -162,37 +164,37 @@ class _Judge:
 
     Parameters
     ----------
-    seen
+    components
         float64 (b, N, q): the components of the patches.
     labels
         float64 (b, L): each class's share; None if none is known.
     """
 
     gaussians: PatchGaussians
-    seen: Tensor
+    components: Tensor
     members: int
     sizes: Sizes | None
     labels: Tensor | None = None
 
     def __call__(self, owners: Tensor) -> tuple[float, Tensor]:
         """Return how likely a mask is, and what each patch gains with each member: (N, k)."""
-        rows, members, seen = len(self.seen), self.members, self.seen
-        held = F.one_hot(owners, members)
-        masks = held.bool().T
-        prior = seen.new_zeros(rows, members, len(self.gaussians.means))
+        rows, members, components = len(self.components), self.members, self.components
+        membership = F.one_hot(owners, members)
+        masks = membership.bool().T
+        prior = components.new_zeros(rows, members, len(self.gaussians.means))
         if self.labels is not None:
             shares = masks.double().mean(1).expand(rows, members)
             prior = of_parts(self.labels, shares).log()
         score, beside = 0.0, []
         for member, mask in enumerate(masks):
-            density, each = self.gaussians.together(seen, mask)
+            density, each = self.gaussians.together(components, mask)
             chances = prior[:, member] + density
             score += float(chances.logsumexp(1).sum())
             beside.append((each * chances.softmax(1)[:, None]).sum(2).sum(0))
         gains = torch.stack(beside, dim=1)
         gains = gains - gains.gather(1, owners[:, None])
         if self.sizes is not None:
-            score -= float(self.sizes.cost(held.sum(0)))
+            score -= float(self.sizes.cost(membership.sum(0)))
         return score, gains
 
     def climb(self, owners: Tensor, budget: Budget) -> tuple[Tensor, float]:
@@ -231,15 +233,15 @@ def _changes(owners: Tensor, gains: Tensor, sizes: Sizes | None) -> list[Tensor]
 
 def _exchanged(owners: Tensor, gains: Tensor, one: int, other: int) -> Tensor:
     """Exchange the patches of two members that gain most by it."""
-    made = owners.clone()
-    for own, to in ((one, other), (other, one)):
-        held = owners == own
-        if held.any():
-            made[gains[:, to].masked_fill(~held, -torch.inf).argmax()] = to
-    return made
+    exchanged = owners.clone()
+    for member, to in ((one, other), (other, one)):
+        mask = owners == member
+        if mask.any():
+            exchanged[gains[:, to].masked_fill(~mask, -torch.inf).argmax()] = to
+    return exchanged
 
 
 def _moved(owners: Tensor, places: Tensor, to: Tensor) -> Tensor:
-    made = owners.clone()
-    made[places] = to[places]
-    return made
+    moved = owners.clone()
+    moved[places] = to[places]
+    return moved

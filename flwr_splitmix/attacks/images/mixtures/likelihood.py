@@ -119,11 +119,13 @@ class PatchGaussians:
         )
         # What is out of it is compared with all of it.
         across = among[:, :, ~wide]
-        left = apart[:, :, ~wide] - force @ across
+        residuals = apart[:, :, ~wide] - force @ across
         shared = _by_place(inverse @ across, pieces)
         covered = torch.einsum("ldnp,ldnq->lnpq", _by_place(across, pieces), shared)
-        own = _blocks(self.covariances[:, ~wide][:, :, ~wide].contiguous(), pieces) - covered
-        beside[:, :, ~held] = -_quadratic(_by_place(left, pieces), own, inverted=False)
+        conditional = (
+            _blocks(self.covariances[:, ~wide][:, :, ~wide].contiguous(), pieces) - covered
+        )
+        beside[:, :, ~held] = -_quadratic(_by_place(residuals, pieces), conditional, inverted=False)
         return Together(density.T, beside.permute(1, 2, 0))
 
     def pairs(self, components: Tensor) -> Tensor:
@@ -134,13 +136,13 @@ class PatchGaussians:
         places, pieces = components.shape[1:]
         apart = components - self.means[0]
         wide = self.covariances[0].reshape(places, pieces, places, pieces).permute(0, 2, 1, 3)
-        own = wide.diagonal(dim1=0, dim2=1).permute(2, 0, 1)
-        alone = _quadratic(apart[None], own[None], inverted=False)[0].sum(0)
+        blocks = wide.diagonal(dim1=0, dim2=1).permute(2, 0, 1)
+        alone = _quadratic(apart[None], blocks[None], inverted=False)[0].sum(0)
         one, two = torch.triu_indices(places, places, 1)
         both = torch.cat(
             [
-                torch.cat([own[one], wide[one, two]], 2),
-                torch.cat([wide[two, one], own[two]], 2),
+                torch.cat([blocks[one], wide[one, two]], 2),
+                torch.cat([wide[two, one], blocks[two]], 2),
             ],
             1,
         )

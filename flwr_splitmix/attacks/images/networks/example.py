@@ -123,22 +123,22 @@ def queries(release: Release, knowledge: Knowledge) -> list[Query]:
         return [Query(tokens, mask, release.client, labels, noise)]
     members = sorted({*release.owners.flatten().tolist()} - {-1})
     masks = [release.owners == client for client in members]
-    said: list[Tensor | None] = [None] * len(members)
+    member_labels: list[Tensor | None] = [None] * len(members)
     if labels is not None and members:
         shares = torch.stack([share_of(each) for each in masks], dim=1)
-        said = list(of_parts(labels, shares).unbind(1))
+        member_labels = list(of_parts(labels, shares).unbind(1))
     return [
-        Query(_part(tokens, mask), mask, client, own, noise)
-        for mask, client, own in zip(masks, members, said, strict=True)
+        Query(_part(tokens, mask), mask, client, client_labels, noise)
+        for mask, client, client_labels in zip(masks, members, member_labels, strict=True)
     ]
 
 
 def _part(tokens: Tensor, mask: Tensor) -> Tensor:
     """Return one image's part of a mixture; others' patches carry no information about it."""
     prefix = tokens.shape[1] - mask.shape[1]
-    own = tokens.clone()
-    own[:, prefix:] *= mask[..., None]
-    return own
+    part = tokens.clone()
+    part[:, prefix:] *= mask[..., None]
+    return part
 
 
 def examples_of(release: Simulated, knowledge: Knowledge, images: Tensor) -> Iterator[Example]:
@@ -211,15 +211,15 @@ def whole_releases(view: View, public: Pictures, rows: int, seed: int) -> list[E
     rows
         How many, about; of mixtures, only those with as many members as usual.
     """
-    known, rng = view.knowledge, np.random.default_rng(seed)
-    drawn = public.take(torch.from_numpy(rng.permutation(len(public))[: rows * known.k]))
-    size = _batch_size(known)
-    releases = known.simulate(
+    knowledge, rng = view.knowledge, np.random.default_rng(seed)
+    drawn = public.take(torch.from_numpy(rng.permutation(len(public))[: rows * knowledge.k]))
+    size = _batch_size(knowledge)
+    releases = knowledge.simulate(
         drawn.images, drawn.labels, rng, adversary=view.adversary, batch_size=size
     )
-    made = [each for r in releases for each in examples_of(r, known, drawn.images)]
-    most = max(each.images.shape[1] for each in made)
-    return [each for each in made if each.images.shape[1] == most]
+    examples = [each for r in releases for each in examples_of(r, knowledge, drawn.images)]
+    most = max(each.images.shape[1] for each in examples)
+    return [each for each in examples if each.images.shape[1] == most]
 
 
 def _batch_size(knowledge: Knowledge) -> int:

@@ -64,9 +64,9 @@ def guess_of(painted: Iterable[tuple[int, Query, Tensor]], lowers: FrozenLowers)
         The position of a release in the view, a query about it, and its images, as of `Paint`.
     """
     values, confidence, where = [], [], []
-    for place, query, made in painted:
-        made = made.clamp(0, 1)
-        several = made if made.ndim == 5 else made[:, None]
+    for place, query, painting in painted:
+        painting = painting.clamp(0, 1)
+        several = painting if painting.ndim == 5 else painting[:, None]
         for images in several.unbind(1):
             values.append(images)
             confidence.append(explained(images, query, lowers))
@@ -80,14 +80,14 @@ def explained(images: Tensor, query: Query, lowers: FrozenLowers) -> Tensor:
 
     All are 0 if the adversary does not have the lower segment.
     """
-    lower, known = lowers[query.member], lowers.knowledge
+    lower, knowledge = lowers[query.member], lowers.knowledge
     if lower is None:
         return torch.zeros(len(images))
-    size = len(images) if known.mixes_batch else CHUNK
-    inputs = torch.split(known.normalise(images), size)
-    made = torch.cat([lower(part.to(lowers.device)).cpu() for part in inputs])
-    prefix = known.geometry.prefix
-    made, seen = made[:, prefix:], query.tokens[:, prefix:]
-    held = torch.ones(seen.shape[:2]) if query.mask is None else query.mask.float()
-    apart = ((made - seen).square().mean(2) * held).sum(1) / held.sum(1).clamp_min(1)
-    return -apart / seen.var().clamp_min(1e-12)
+    size = len(images) if knowledge.mixes_batch else CHUNK
+    inputs = torch.split(knowledge.normalise(images), size)
+    tokens = torch.cat([lower(part.to(lowers.device)).cpu() for part in inputs])
+    prefix = knowledge.geometry.prefix
+    tokens, received = tokens[:, prefix:], query.tokens[:, prefix:]
+    weights = torch.ones(received.shape[:2]) if query.mask is None else query.mask.float()
+    apart = ((tokens - received).square().mean(2) * weights).sum(1) / weights.sum(1).clamp_min(1)
+    return -apart / received.var().clamp_min(1e-12)

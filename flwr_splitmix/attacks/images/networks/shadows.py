@@ -22,20 +22,20 @@ _BATCH = 64
 
 def fresh_like(segment: nn.Module, seed: int) -> nn.Module:
     """Return a segment of the same architecture with freshly drawn weights."""
-    made = copy.deepcopy(segment)
+    fresh = copy.deepcopy(segment)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         drawn: set[nn.Parameter] = set()
-        for module in made.modules():
+        for module in fresh.modules():
             reset = getattr(module, "reset_parameters", None)
             if callable(reset):
                 reset()
                 drawn.update(module.parameters(recurse=False))
-        for parameter in made.parameters():
+        for parameter in fresh.parameters():
             if parameter not in drawn:  # tokens and positions, which are in no layer
                 nn.init.trunc_normal_(parameter, std=0.02)
             parameter.requires_grad_(True)
-    return made
+    return fresh
 
 
 def soft_targets(release: Release, classes: int) -> Tensor:
@@ -56,11 +56,11 @@ def losses(upper: nn.Module, release: Release, classes: int) -> Tensor:
     targets = soft_targets(release, classes).to(device)
     parts = []
     with torch.inference_mode():
-        for rows, wanted in zip(
+        for rows, row_targets in zip(
             torch.split(release.smashed, _BATCH), torch.split(targets, _BATCH), strict=True
         ):
             logits = upper(rows.to(device))
-            parts.append(-(wanted * F.log_softmax(logits, 1)).sum(1).cpu())
+            parts.append(-(row_targets * F.log_softmax(logits, 1)).sum(1).cpu())
     return torch.cat(parts)
 
 

@@ -38,13 +38,13 @@ class Reader(nn.Module):
 
     def forward(self, tokens: Tensor, mask: Tensor | None) -> Any:
         """Return the network's output."""
-        seen = tokens * self.scale
+        inputs = tokens * self.scale
         if self.masked:
-            flag = seen.new_ones(seen.shape[:2])
+            flag = inputs.new_ones(inputs.shape[:2])
             if mask is not None:
-                flag[:, flag.shape[1] - mask.shape[1] :] = mask.to(seen)
-            seen = torch.cat([seen, flag[..., None]], dim=2)
-        return self.net(seen)
+                flag[:, flag.shape[1] - mask.shape[1] :] = mask.to(inputs)
+            inputs = torch.cat([inputs, flag[..., None]], dim=2)
+        return self.net(inputs)
 
     @torch.no_grad()
     def read(self, tokens: Tensor, mask: Tensor | None, device: torch.device) -> Tensor:

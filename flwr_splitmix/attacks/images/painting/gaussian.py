@@ -78,22 +78,24 @@ class Gaussian:
         float64 (b, N, P), and float64 (b,): the logarithm of the density of what was seen, without
         the constant that all Gaussians of as many numbers share.
         """
-        known = mask[:, None].expand(self.mean.shape).flatten()
+        in_mask = mask[:, None].expand(self.mean.shape).flatten()
         mean, flat = self.mean.flatten(), patches.flatten(1).clone()
-        flat[:, ~known] = mean[~known]
-        if not known.any():
+        flat[:, ~in_mask] = mean[~in_mask]
+        if not in_mask.any():
             return flat.reshape(patches.shape), flat.new_zeros(len(flat))
-        away = flat[:, known] - mean[known]
-        among = self.covariance[known]
-        seen = among[:, known]
+        away = flat[:, in_mask] - mean[in_mask]
+        among = self.covariance[in_mask]
+        covariance = among[:, in_mask]
         if errors is not None:
-            own = errors[mask]
-            blocks = seen.view(*own.shape[:2], *own.shape[:2]).diagonal(dim1=0, dim2=2)
-            blocks += own.permute(1, 2, 0)
-        root = torch.linalg.cholesky(seen)
+            seen_errors = errors[mask]
+            blocks = covariance.view(*seen_errors.shape[:2], *seen_errors.shape[:2]).diagonal(
+                dim1=0, dim2=2
+            )
+            blocks += seen_errors.permute(1, 2, 0)
+        root = torch.linalg.cholesky(covariance)
         weighed = torch.cholesky_solve(away.T, root).T
         if errors is None:
-            flat[:, ~known] += weighed @ among[:, ~known]
+            flat[:, ~in_mask] += weighed @ among[:, ~in_mask]
         else:
             flat = mean + weighed @ among
         density = -(away * weighed).sum(1) / 2 - root.diagonal().log().sum()
@@ -120,8 +122,10 @@ def by_class(patches: Tensor, labels: Tensor, classes: int) -> tuple[Gaussian, l
     A class of which there is no image has the Gaussian of all.
     """
     everything = Gaussian.fit(patches)
-    own = []
+    class_gaussians = []
     for label in range(classes):
         rows = labels == label
-        own.append(Gaussian.fit(patches[rows], shared=everything) if rows.any() else everything)
-    return everything, own
+        class_gaussians.append(
+            Gaussian.fit(patches[rows], shared=everything) if rows.any() else everything
+        )
+    return everything, class_gaussians

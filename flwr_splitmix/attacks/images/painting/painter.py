@@ -82,22 +82,22 @@ class Painter:
         errors
             Those of what was seen; None if there are none.
         """
-        made, seen = patches.double().cpu().clone(), seen.cpu()
-        prior = made.new_ones(len(made), len(self.own)) if labels is None else labels
+        painted, seen = patches.double().cpu().clone(), seen.cpu()
+        prior = painted.new_ones(len(painted), len(self.own)) if labels is None else labels
         kinds = torch.zeros_like(seen, dtype=torch.long) if errors is None else errors.kinds
-        alike, which = torch.unique(torch.where(seen, kinds, -1), dim=0, return_inverse=True)
-        for number, own in enumerate(alike):
-            rows, mask = which == number, own >= 0
+        patterns, which = torch.unique(torch.where(seen, kinds, -1), dim=0, return_inverse=True)
+        for number, pattern in enumerate(patterns):
+            rows, mask = which == number, pattern >= 0
             if mask.all() and errors is None:
                 continue
-            apart = None if errors is None else errors.covariances[own.clamp_min(0)]
+            apart = None if errors is None else errors.covariances[pattern.clamp_min(0)]
             if self.budget.over:
-                made[rows] = torch.where(mask[:, None], made[rows], self.everything.mean)
+                painted[rows] = torch.where(mask[:, None], painted[rows], self.everything.mean)
             elif self.own:
-                made[rows] = self._by_class(made[rows], mask, prior[rows], apart)
+                painted[rows] = self._by_class(painted[rows], mask, prior[rows], apart)
             else:
-                made[rows] = self.everything.completed(made[rows], mask, apart)[0]
-        return made
+                painted[rows] = self.everything.completed(painted[rows], mask, apart)[0]
+        return painted
 
     def _by_class(
         self, patches: Tensor, mask: Tensor, labels: Tensor, errors: Tensor | None

@@ -66,26 +66,27 @@ def arrange(
     """
     b, n, width = expected.shape
     rows = list(zip(expected, looks, strict=True))
-    known = 0 if home is None else -2 * home.repeat_interleave(n, 1)
+    home_costs = 0 if home is None else -2 * home.repeat_interleave(n, 1)
     distinct = {id(each): each for each in looks}
-    alone = {name: each.alone.squares(patches) for name, each in distinct.items()}
-    given = {name: each.given.squares(patches) for name, each in distinct.items()}
+    alone_squares = {name: each.alone.squares(patches) for name, each in distinct.items()}
+    given_squares = {name: each.given.squares(patches) for name, each in distinct.items()}
 
     def look(places: Tensor) -> tuple[float, Tensor, Arranged]:
-        made = torch.empty(b * n, width, dtype=patches.dtype)
-        made[places] = patches
+        arranged = torch.empty(b * n, width, dtype=patches.dtype)
+        arranged[places] = patches
         costs, energies = [], []
-        for image, (middle, each) in zip(made.reshape(b, n, width), rows, strict=True):
+        for image, (middle, each) in zip(arranged.reshape(b, n, width), rows, strict=True):
             near, energy = each.expected(image - middle)
             energies.append(energy)
-            costs.append(each.given.costs(patches, given[id(each)], middle + near))
+            costs.append(each.given.costs(patches, given_squares[id(each)], middle + near))
         unlikely = torch.stack(energies)
-        return float(unlikely.mean()), known + torch.cat(costs, 1), Arranged(places, unlikely)
+        return float(unlikely.mean()), home_costs + torch.cat(costs, 1), Arranged(places, unlikely)
 
     first = [
-        each.alone.costs(patches, alone[id(each)], middle + each.mean) for middle, each in rows
+        each.alone.costs(patches, alone_squares[id(each)], middle + each.mean)
+        for middle, each in rows
     ]
-    return settled(known + torch.cat(first, 1), look, TURNS)
+    return settled(home_costs + torch.cat(first, 1), look, TURNS)
 
 
 def home_of(rows: int, patches: int, kept: int) -> Tensor:

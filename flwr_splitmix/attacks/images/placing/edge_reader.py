@@ -70,21 +70,21 @@ class EdgeReader:
         name: str,
     ) -> None:
         self._edge, self._budget, self._seed, self._name = edge, budget, seed, name
-        known = edge.known
+        knowledge = edge.known
         self.map = self._probe(pictures.images)
-        several = known.multi_label or pictures.labels.dim() > 1
-        self._classes = 0 if several else known.num_classes
+        several = knowledge.multi_label or pictures.labels.dim() > 1
+        self._classes = 0 if several else knowledge.num_classes
         if int(pictures.labels.max()) >= self._classes:
             self._classes = 0  # they are not classes of the victims' task
-        held, others = pictures.divided(min(HELD, len(pictures) // 4), seed)
+        held_out, others = pictures.divided(min(HELD, len(pictures) // 4), seed)
         labels = self.classes_of(others.labels) if labelled else None
         described = self._described(others.images)
-        seen = slice(0, len(described))
-        labels = None if labels is None else labels[seen]
-        wanted = self.map.coordinates(others.images[seen])
-        self._expected = OrderFree.fit(described, labels, known.num_classes, wanted)
+        rows = slice(0, len(described))
+        labels = None if labels is None else labels[rows]
+        coordinates = self.map.coordinates(others.images[rows])
+        self._expected = OrderFree.fit(described, labels, knowledge.num_classes, coordinates)
         self.map.fit(self._expected.residuals, labels)
-        self.share = self._choose(held if len(held) else others)
+        self.share = self._choose(held_out if len(held_out) else others)
 
     def _probe(self, public: Tensor) -> PatchMap | AffineMap:
         patches = PatchMap.probe(self._edge, public)
@@ -130,23 +130,25 @@ class EdgeReader:
                 order = draw_order(b, n, patches_kept(n, shuffle.kappa))
             yield tokens.flatten(0, 1)[order]
 
-    def _choose(self, held: Pictures) -> float:
+    def _choose(self, held_out: Pictures) -> float:
         """Return the share of the image in order that is best on images held out."""
         errors = torch.zeros(len(SHARES), dtype=torch.float64)
         size = self._edge.known.batch_size
-        parts, classes = torch.split(held.images, size), torch.split(held.labels, size)
-        done = 0
-        for tokens, images, labels in zip(self._dealt(held.images), parts, classes, strict=True):
-            if done and self._budget.over:
+        parts, classes = torch.split(held_out.images, size), torch.split(held_out.labels, size)
+        images_read = 0
+        for tokens, images, labels in zip(
+            self._dealt(held_out.images), parts, classes, strict=True
+        ):
+            if images_read and self._budget.over:
                 break
             expected, placed = self.read(tokens, self.classes_of(labels))
             if placed is None:
                 return 0.0
             for number, share in enumerate(SHARES):
-                made = _mixed(self.map.images(expected), placed, share)
-                errors[number] += (made - images).square().sum()
-            done += len(images)
-            self._budget.progress(self._name, done, len(held))
+                guess = _mixed(self.map.images(expected), placed, share)
+                errors[number] += (guess - images).square().sum()
+            images_read += len(images)
+            self._budget.progress(self._name, images_read, len(held_out))
         return SHARES[int(errors.argmin())]
 
     def read(self, tokens: Tensor, labels: Tensor | None) -> tuple[Tensor, OrderedRows | None]:

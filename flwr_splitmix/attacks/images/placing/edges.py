@@ -120,8 +120,8 @@ class ShuffledEdge:
         """Return the damping of the fixed point; None if the stage only adds prefix tokens."""
         prefix = self.known.geometry.prefix
         if following.shape != tokens.shape:
-            kept = following[:, prefix:]
-            if kept.shape == tokens.shape and bool((kept == tokens).all()):
+            patch_tokens = following[:, prefix:]
+            if patch_tokens.shape == tokens.shape and bool((patch_tokens == tokens).all()):
                 return None
         else:
             for damping in DAMPINGS:
@@ -140,8 +140,10 @@ class ShuffledEdge:
         for release in releases[:4]:
             assert release.origin is not None, "a simulated release knows where its rows are from"
             tokens, order = self.undo(release.smashed), release.origin.order
-            own = self.embed(drawn.images[release.origin.sources[:, 0]]).flatten(0, 1)
-            if order is None or not near(tokens.flatten(0, 1), own[from_where(order).flatten()]):
+            embedded = self.embed(drawn.images[release.origin.sources[:, 0]]).flatten(0, 1)
+            if order is None or not near(
+                tokens.flatten(0, 1), embedded[from_where(order).flatten()]
+            ):
                 raise NotApplicable(
                     f"what the adversary {view.adversary!r} gets on {self.known.method} is not the "
                     "shuffled tokens of single images, so there is no shuffle to undo"
@@ -168,11 +170,11 @@ def from_where(order: Tensor) -> Tensor:
     return order if int(order.max()) >= n else order + n * torch.arange(b)[:, None]
 
 
-def _solved(stage: nn.Module, wanted: Tensor, damping: float) -> Tensor:
-    """Return tokens that a stage maps to those wanted, if its fixed point converges."""
-    tokens, spread = wanted.clone(), float(wanted.std()) or 1.0
+def _solved(stage: nn.Module, outputs: Tensor, damping: float) -> Tensor:
+    """Return tokens that a stage maps to these outputs, if its fixed point converges."""
+    tokens, spread = outputs.clone(), float(outputs.std()) or 1.0
     for _ in range(MOST_ROUNDS):
-        step = wanted - stage(tokens)
+        step = outputs - stage(tokens)
         tokens += damping * step
         largest = float(step.abs().max()) / spread
         if not CONVERGED < largest < 1e6:  # converged, or it never will
@@ -190,5 +192,7 @@ def near(made: Tensor, wanted: Tensor) -> bool:
 def _same_weights(first: nn.Module | None, other: nn.Module | None) -> bool:
     assert first is not None
     assert other is not None
-    own, others = first.state_dict(), other.state_dict()
-    return own.keys() == others.keys() and all(torch.equal(own[k], others[k]) for k in own)
+    weights, other_weights = first.state_dict(), other.state_dict()
+    return weights.keys() == other_weights.keys() and all(
+        torch.equal(weights[k], other_weights[k]) for k in weights
+    )

@@ -42,10 +42,10 @@ class Neighbours(nn.Module):
         right, below
             Logits (b, N, N) of token j to the right of token i, and below it.
         """
-        own, *pairs = self.body(tokens).chunk(5, dim=2)
+        features, *pairs = self.body(tokens).chunk(5, dim=2)
         left, right, upper, lower = pairs
         scale = left.shape[2] ** -0.5
-        return self.place(own), left @ right.mT * scale, upper @ lower.mT * scale
+        return self.place(features), left @ right.mT * scale, upper @ lower.mT * scale
 
 
 def adjacency(grid: tuple[int, int]) -> tuple[Tensor, Tensor]:

@@ -66,33 +66,35 @@ class OrderFree:
             frequencies = F.one_hot(labels, classes).double().mean(0)
         empty = cls(middle, spread, frequencies, wanted[:0], wanted.mean(0), wanted[:0])
         inputs, apart = empty._inputs(described, labels), wanted - wanted.mean(0)
-        fold = torch.arange(len(inputs)) % min(FOLDS, len(inputs))
-        left = {ridge: apart.clone() for ridge in RIDGES}
-        for own in range(int(fold.max()) + 1):
-            held = fold == own
-            for ridge, weights in zip(RIDGES, _solved(inputs[~held], apart[~held]), strict=True):
-                left[ridge][held] -= inputs[held] @ weights
-        best = min(RIDGES, key=lambda ridge: float(left[ridge].square().mean()))
+        folds = torch.arange(len(inputs)) % min(FOLDS, len(inputs))
+        residuals = {ridge: apart.clone() for ridge in RIDGES}
+        for fold in range(int(folds.max()) + 1):
+            held_out = folds == fold
+            for ridge, weights in zip(
+                RIDGES, _solved(inputs[~held_out], apart[~held_out]), strict=True
+            ):
+                residuals[ridge][held_out] -= inputs[held_out] @ weights
+        best = min(RIDGES, key=lambda ridge: float(residuals[ridge].square().mean()))
         weights = _solved(inputs, apart)[RIDGES.index(best)]
-        return cls(middle, spread, frequencies, weights, wanted.mean(0), left[best])
+        return cls(middle, spread, frequencies, weights, wanted.mean(0), residuals[best])
 
     def _inputs(self, described: Tensor, labels: Tensor | None) -> Tensor:
         inputs = (described.double() - self.middle) / self.spread
         classes = len(self.frequencies)
         if not classes:
             return inputs
-        known = self.frequencies.expand(len(inputs), -1)
+        class_shares = self.frequencies.expand(len(inputs), -1)
         if labels is not None:
-            known = F.one_hot(labels, classes).double()
-        return torch.cat([inputs, LABEL_WEIGHT * (known - self.frequencies)], 1)
+            class_shares = F.one_hot(labels, classes).double()
+        return torch.cat([inputs, LABEL_WEIGHT * (class_shares - self.frequencies)], 1)
 
     def __call__(self, described: Tensor, labels: Tensor | None) -> Tensor:
         """Return what is expected, float64 (b, D)."""
         return self._inputs(described, labels) @ self.weights + self.offset
 
 
-def _solved(inputs: Tensor, wanted: Tensor) -> list[Tensor]:
+def _solved(inputs: Tensor, targets: Tensor) -> list[Tensor]:
     """Return the weights under each of `RIDGES`."""
-    square, products = inputs.T @ inputs, inputs.T @ wanted
+    square, products = inputs.T @ inputs, inputs.T @ targets
     one = torch.eye(len(square), dtype=square.dtype)
     return [torch.linalg.solve(square + ridge * one, products) for ridge in RIDGES]

@@ -77,16 +77,16 @@ class PatchMap:
         NotApplicable
             If there are too many tokens.
         """
-        known, tokens = edge.known, edge.embed(public[:1]).shape[1]
+        knowledge, tokens = edge.known, edge.embed(public[:1]).shape[1]
         try:
-            grid = grid_of(tokens, known.geometry.grid)
-            height, width = patch_size(known.image_shape, grid)
+            grid = grid_of(tokens, knowledge.geometry.grid)
+            height, width = patch_size(knowledge.image_shape, grid)
         except ValueError:
             return None
-        numbers = known.image_shape[0] * height * width
+        numbers = knowledge.image_shape[0] * height * width
         units = torch.cat([torch.zeros(1, numbers), torch.eye(numbers)])
         full = units[:, None].expand(-1, tokens, -1)
-        embedded = edge.embed(to_images(full, grid, known.image_shape))[:, 0]
+        embedded = edge.embed(to_images(full, grid, knowledge.image_shape))[:, 0]
         offset = embedded[0]
         weights = embedded[1:] - offset
         patches = to_patches(public, grid).double()
@@ -94,16 +94,16 @@ class PatchMap:
             return None
         if tokens > MOST_PATCHES:
             raise NotApplicable(
-                f"{known.method} has {tokens} patches an image; of at most {MOST_PATCHES} places "
-                "are found"
+                f"{knowledge.method} has {tokens} patches an image; of at most {MOST_PATCHES} "
+                "places are found"
             )
         mean = patches.mean(0)
-        made = cls(edge, grid, weights, offset, mean, weights[:, :0])
-        seen = ((patches - mean) @ made._shown).flatten(0, 1)
-        _, strengths, axes = torch.linalg.svd(seen.T @ seen)
-        kept = min(int((strengths > 1e-12).sum()), max(1, MOST_NUMBERS // tokens))
-        made.components = axes[: max(1, kept)].T
-        return made
+        patch_map = cls(edge, grid, weights, offset, mean, weights[:, :0])
+        shown = ((patches - mean) @ patch_map._shown).flatten(0, 1)
+        _, strengths, axes = torch.linalg.svd(shown.T @ shown)
+        count = min(int((strengths > 1e-12).sum()), max(1, MOST_NUMBERS // tokens))
+        patch_map.components = axes[: max(1, count)].T
+        return patch_map
 
     def read(self, tokens: Tensor) -> Tensor:
         """Return the patches (..., P) behind tokens (..., w), as far as tokens show them."""
@@ -112,14 +112,14 @@ class PatchMap:
 
     def tokens(self, patches: Tensor) -> Tensor:
         """Return the tokens (..., w) of patches (..., P)."""
-        made: Tensor = patches @ self.weights + self.offset
-        return made
+        tokens: Tensor = patches @ self.weights + self.offset
+        return tokens
 
     def coordinates(self, images: Tensor) -> Tensor:
         """Return what places are found by, of images: float64 (b, N r)."""
         patches = to_patches(images, self.grid).double()
-        seen: Tensor = patches @ self._shown @ self.components
-        return seen.flatten(1)
+        coordinates: Tensor = patches @ self._shown @ self.components
+        return coordinates.flatten(1)
 
     def images(self, coordinates: Tensor) -> Tensor:
         """Return images (b, C, H, W) of coordinates; the rest is that of the mean image."""
@@ -138,10 +138,11 @@ class PatchMap:
         parts, classes = self._rows(residuals), self.edge.known.num_classes
         if labels is None or classes > MOST_CLASSES:
             self._everything = Looks(Gaussian.fit(parts))
-            self._own: list[Looks] = []
+            self._class_looks: list[Looks] = []
         else:
-            everything, own = by_class(parts, labels, classes)
-            self._everything, self._own = Looks(everything), [Looks(each) for each in own]
+            everything, class_gaussians = by_class(parts, labels, classes)
+            self._everything = Looks(everything)
+            self._class_looks = [Looks(each) for each in class_gaussians]
 
     def place(self, tokens: Tensor, expected: Tensor, labels: Tensor | None) -> OrderedRows | None:
         """Put the patches of a batch in their places; None if there are too many to do so.
@@ -160,8 +161,8 @@ class PatchMap:
         axes = patches @ self.components
         centres = self._rows(expected)
         models = [self._everything] * b
-        if labels is not None and self._own:
-            models = [self._own[int(label)] for label in labels]
+        if labels is not None and self._class_looks:
+            models = [self._class_looks[int(label)] for label in labels]
         if b > 1 and self.edge.shuffle.across_batch:
             if b * n > MOST_PATCHES:
                 return None
@@ -172,10 +173,10 @@ class PatchMap:
             rows = [arrange(axes[i], centres[i : i + 1], models[i : i + 1]) for i in range(b)]
             places = torch.cat([row.places + i * n for i, row in enumerate(rows)])
             energies = torch.cat([row.energies for row in rows])
-        made = torch.empty_like(patches).flatten(0, 1)
-        made[places] = patches.flatten(0, 1)
+        placed = torch.empty_like(patches).flatten(0, 1)
+        placed[places] = patches.flatten(0, 1)
         hidden = self.mean - self.mean @ self._shown
-        images = self._images(made.reshape(b, n, -1) + hidden)
+        images = self._images(placed.reshape(b, n, -1) + hidden)
         across = self.edge.shuffle.across_batch and b > 1
-        own = places.view(b, n) if across else places.view(b, n) % n
-        return OrderedRows(images, own, -energies)
+        row_places = places.view(b, n) if across else places.view(b, n) % n
+        return OrderedRows(images, row_places, -energies)

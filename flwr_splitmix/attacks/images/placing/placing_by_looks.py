@@ -56,7 +56,7 @@ class PlacerByLooks:
 
     def __init__(self, painter: Painter, budget: Budget) -> None:
         self._everything = Looks(painter.everything)
-        self._own = [Looks(each) for each in painter.own]
+        self._class_looks = [Looks(each) for each in painter.own]
         self._budget = budget
 
     def __call__(
@@ -86,30 +86,32 @@ class PlacerByLooks:
         return best
 
     def _tries(self, members: int, labels: Tensor | None) -> list[Sequence[Looks]]:
-        if labels is None or not self._own:
+        if labels is None or not self._class_looks:
             return [[self._everything] * members]
         likely = []
         for chances in labels:
             order = chances.argsort(descending=True).tolist()
             enough = [each for each in order if chances[each] > LIKELY]
-            likely.append([self._own[each] for each in enough or order[:1]])
+            likely.append([self._class_looks[each] for each in enough or order[:1]])
         return list(islice(product(*likely), MOST_TRIES))
 
     def _placed(self, patches: Tensor, owners: Tensor, looks: Sequence[Looks]) -> Placed:
         parts = [(owners == member, each) for member, each in enumerate(looks)]
         costs = patches.new_empty(len(patches), len(patches))
-        for own, each in parts:
-            squares = each.alone.squares(patches[own])
-            costs[own] = each.alone.costs(patches[own], squares, each.mean)
+        for mask, each in parts:
+            squares = each.alone.squares(patches[mask])
+            costs[mask] = each.alone.costs(patches[mask], squares, each.mean)
 
         def look(places: Tensor) -> tuple[float, Tensor, Placed]:
-            images, cost, given = [], 0.0, torch.empty_like(costs)
-            for own, each in parts:
-                image, density = each.gaussian.filled(patches[own], places[own])
+            images, cost, given_costs = [], 0.0, torch.empty_like(costs)
+            for mask, each in parts:
+                image, density = each.gaussian.filled(patches[mask], places[mask])
                 images.append(image)
                 cost -= density
-                squares = each.given.squares(patches[own])
-                given[own] = each.given.costs(patches[own], squares, each.expected(image)[0])
-            return cost, given, Placed(places, torch.stack(images), cost)
+                squares = each.given.squares(patches[mask])
+                given_costs[mask] = each.given.costs(
+                    patches[mask], squares, each.expected(image)[0]
+                )
+            return cost, given_costs, Placed(places, torch.stack(images), cost)
 
         return settled(costs, look, 1 if self._budget.over else TURNS)

@@ -34,12 +34,12 @@ def settled(
 
     Source: ours; assignment by Kuhn's Hungarian method.
     """
-    cost, given, best = look(assign(-costs[None])[0])
+    cost, given_costs, best = look(assign(-costs[None])[0])
     for _ in range(turns - 1):
-        costs = (costs + given) / 2
-        following, given, made = look(assign(-costs[None])[0])
+        costs = (costs + given_costs) / 2
+        following, given_costs, candidate = look(assign(-costs[None])[0])
         if following < cost:
-            cost, best = following, made
+            cost, best = following, candidate
     return best
 
 
