@@ -41,24 +41,26 @@ class ClientTimes(Observer):
         times = event.client_seconds
         slowest = max(times, key=lambda client: (times[client], -client), default=None)
         for client, seconds in times.items():
-            kept = self._clients.setdefault(client, _Client())
-            kept.seconds += seconds
-            kept.rounds += client not in event.failures
-            kept.slowest += client == slowest
+            record = self._clients.setdefault(client, _Client())
+            record.seconds += seconds
+            record.rounds += client not in event.failures
+            record.slowest += client == slowest
         for client, reason in event.failures.items():
-            kept = self._clients.setdefault(client, _Client())
-            kept.failed += 1
-            kept.failures = [*kept.failures, (event.server_round, reason)][-KEPT_REASONS:]
+            record = self._clients.setdefault(client, _Client())
+            record.failed += 1
+            record.failures = [*record.failures, (event.server_round, reason)][-KEPT_REASONS:]
 
     def state(self) -> dict[str, Any]:
         """Return all records by client index."""
-        return {str(client): vars(kept).copy() for client, kept in sorted(self._clients.items())}
+        return {
+            str(client): vars(record).copy() for client, record in sorted(self._clients.items())
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
         self._clients = {
             int(client): _Client(
-                **{**kept, "failures": [(int(r), str(why)) for r, why in kept["failures"]]}
+                **{**record, "failures": [(int(r), str(why)) for r, why in record["failures"]]}
             )
-            for client, kept in state.items()
+            for client, record in state.items()
         }

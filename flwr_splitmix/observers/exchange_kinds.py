@@ -34,14 +34,14 @@ class ExchangeKinds(Observer):
 
     def on_exchange(self, event: Exchange) -> None:
         """Count an exchange; None values count as missing."""
-        there = [(name, value) for name, value in event.payload.items() if _has(value)]
-        there = there[:_MOST_NAMES]
-        names = tuple(str(name)[:_LONGEST_NAME] for name, _ in there)
+        entries = [(name, value) for name, value in event.payload.items() if _has(value)]
+        entries = entries[:_MOST_NAMES]
+        names = tuple(str(name)[:_LONGEST_NAME] for name, _ in entries)
         key: _Key = (event.phase, event.direction, names)
         if key not in self._kinds and len(self._kinds) >= MOST_KINDS:
-            key, there = _OTHER, []
+            key, entries = _OTHER, []
         if (kind := self._kinds.get(key)) is None:
-            holds = dict(zip(names, (describe(value) for _, value in there), strict=False))
+            holds = dict(zip(names, (describe(value) for _, value in entries), strict=False))
             kind = self._kinds[key] = {**_as_fields(key), "holds": holds, "count": 0, "bytes": 0}
         kind["count"] += 1
         kind["bytes"] += event.nbytes

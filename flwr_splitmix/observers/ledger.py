@@ -58,7 +58,7 @@ class PrivacyLedger(Observer):
         self._clients = ClientLedgers(delta, relation=relation, shares=shares)
         check_truth("trusted_mixer", trusted_mixer)
         self.trusted_mixer = trusted_mixer
-        self._asked: dict[int, list[Share | None]] = {}
+        self._requested_shares: dict[int, list[Share | None]] = {}
         self._parts_of: dict[int, int] = {}
         self._parts_left: dict[int, int] = {}
         self._private_tests = False
@@ -110,8 +110,12 @@ class PrivacyLedger(Observer):
     def on_begin(self, event: RoundBegun) -> None:
         """Record each client's position in its data, and whether its uploads are rounded."""
         self._rounded = event.rounded
-        said = {c: d for c, d in event.descriptions.items() if isinstance(d, SplitDescription)}
-        self._clients.begin(event.server_round, said, event.attempts, averaged=event.averaged)
+        descriptions = {
+            c: d for c, d in event.descriptions.items() if isinstance(d, SplitDescription)
+        }
+        self._clients.begin(
+            event.server_round, descriptions, event.attempts, averaged=event.averaged
+        )
 
     def on_exchange(self, event: Exchange) -> None:
         """Count the batches that are requested of clients, and charge what they send.
@@ -129,22 +133,24 @@ class PrivacyLedger(Observer):
         elif event.direction == "down":
             plan = event.payload.get("plan")
             if plan is not None and not event.payload.get("part"):
-                self._asked[event.client] = self._clients.charge_request(event.client, plan)
+                self._requested_shares[event.client] = self._clients.charge_request(
+                    event.client, plan
+                )
                 self._parts_left.pop(event.client, None)
                 self._parts_of[event.client] = event.payload.get("parts", 1)
-        elif "smashed" in event.payload and event.client in self._asked:
+        elif "smashed" in event.payload and event.client in self._requested_shares:
             if self._begins_batch(event.client) and not self.trusted_mixer:
-                self._clients.charge(event.client, self._asked[event.client])
+                self._clients.charge(event.client, self._requested_shares[event.client])
         elif event.nbytes:
             self._clients.expose(event.client, Exposure("uncounted"))
 
     def _begins_batch(self, client: int) -> bool:
         """Count an arrived part of a batch; return whether it is the first."""
-        left = self._parts_left.get(client, 0)
-        self._parts_left[client] = (left or self._parts_of[client]) - 1
-        if not left and not self.trusted_mixer:  # of a mixture it is charged with the step
+        parts_left = self._parts_left.get(client, 0)
+        self._parts_left[client] = (parts_left or self._parts_of[client]) - 1
+        if not parts_left and not self.trusted_mixer:  # of a mixture it is charged with the step
             self._clients.answer(client)
-        return not left
+        return not parts_left
 
     def on_step(self, event: StepDone) -> None:
         """Charge the mixtures, if the server sees only these (`trusted_mixer`)."""
@@ -159,9 +165,9 @@ class PrivacyLedger(Observer):
         """
         self._clients.finish(event.server_round, event.failures)
         statements = self.statements().values()
-        words = {own.unbounded_because + own.outside for own in statements}
+        words = {statement.unbounded_because + statement.outside for statement in statements}
         if self._once.new(words):
-            unbounded = any(own.unbounded_because for own in statements)
+            unbounded = any(statement.unbounded_because for statement in statements)
             warns = unbounded and self._once.first("unbounded")
             log.log(logging.WARNING if warns else logging.INFO, "privacy of %s", self.report())
 

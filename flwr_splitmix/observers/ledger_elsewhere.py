@@ -51,7 +51,7 @@ class LedgerElsewhere(Observer):
         self._begun: set[int] = set()
         self._missed = False
         self._account: RunAccount | None = None
-        self._said: tuple[str, ...] = ()
+        self._logged_words: tuple[str, ...] = ()
         self._once = Once()
 
     @property
@@ -66,8 +66,8 @@ class LedgerElsewhere(Observer):
     @property
     def unknown(self) -> tuple[int, ...]:
         """Rounds that have begun and are not in the mixer's newest account, sorted."""
-        known = frozenset[int]() if self._account is None else self._account.rounds
-        return tuple(sorted(self._begun - known))
+        account_rounds = frozenset[int]() if self._account is None else self._account.rounds
+        return tuple(sorted(self._begun - account_rounds))
 
     @property
     def epsilon(self) -> float:
@@ -81,8 +81,8 @@ class LedgerElsewhere(Observer):
         if not (self._begun or self._missed):
             return "nothing was released"
         because, outside = self._words()
-        said = in_words(self.epsilon, self.delta, self.relation, because, outside)
-        return f"the client that spent most, by the mixer's ledger, of mixtures alone: {said}"
+        statement = in_words(self.epsilon, self.delta, self.relation, because, outside)
+        return f"the client that spent most, by the mixer's ledger, of mixtures alone: {statement}"
 
     def _words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         account = self._account
@@ -114,8 +114,8 @@ class LedgerElsewhere(Observer):
         The first report without an epsilon is a warning.
         """
         because, outside = self._words()
-        if because + outside != self._said:
-            self._said = because + outside
+        if because + outside != self._logged_words:
+            self._logged_words = because + outside
             warns = because and self._once.first("unbounded")
             log.log(logging.WARNING if warns else logging.INFO, "privacy of %s", self.report())
 

@@ -105,7 +105,7 @@ class KeptMixtures(Observer):
                 {
                     "client": member.client,
                     "lam": member.share.lam,
-                    "patches": _sent(member.share, shape.size)[shape.prefix :].tolist(),
+                    "patches": _covered_tokens(member.share, shape.size)[shape.prefix :].tolist(),
                 }
                 for member in source.members
             )
@@ -118,14 +118,14 @@ class KeptMixtures(Observer):
         if self._directory is None or not self.newest:
             return
         mixtures = [asdict(mixture) for mixture in self.newest]
-        kept = {"round": event.server_round, "mixtures": mixtures}
+        round_mixtures = {"round": event.server_round, "mixtures": mixtures}
         try:
-            write_json(self._directory / FILE, kept, parents=False)
+            write_json(self._directory / FILE, round_mixtures, parents=False)
         except OSError as error:
             log.warning("the mixtures could not be written: %s", error.strerror or error)
 
 
-def _sent(share: Share, size: tuple[int, int, int]) -> Tensor:
+def _covered_tokens(share: Share, size: tuple[int, int, int]) -> Tensor:
     """Return which tokens of the first sample a share's upload covers: bool (tokens,)."""
     batch, tokens, _ = size
     mixed = torch.zeros(batch, tokens, 1)

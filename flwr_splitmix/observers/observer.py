@@ -44,14 +44,14 @@ class Observer:
         """Warn of methods whose names are close to that of an event, and that nothing calls."""
         super().__init_subclass__(**kwargs)
         events = [name[3:] for name in vars(Observer) if name.startswith("on_")]
-        own = [name[3:] for name in vars(cls) if name.startswith("on_")]
-        for name in own:
-            if name not in events and (meant := close_to(name, events, 1)):
+        class_events = [name[3:] for name in vars(cls) if name.startswith("on_")]
+        for name in class_events:
+            if name not in events and (similar := close_to(name, events, 1)):
                 log.warning(
                     "%s.on_%s gets no event: no observer has such a method; did you mean on_%s?",
                     cls.__name__,
                     name,
-                    meant[0],
+                    similar[0],
                 )
 
     def on_start(self, event: RunStarted) -> None:
@@ -121,8 +121,8 @@ class Audience:
         for observer in self.observers:
             reason: object = observer.stop
             if reason:
-                asked = f"{type(observer).__name__} asked to stop"
-                return reason if isinstance(reason, str) else asked
+                default_reason = f"{type(observer).__name__} asked to stop"
+                return reason if isinstance(reason, str) else default_reason
         return ""
 
     def begin(self) -> None:
@@ -158,12 +158,12 @@ class Audience:
         TypeError
             With the observer's name, for a state that is not a dictionary of JSON values.
         """
-        kept = []
+        entries = []
         for observer in self.observers:
             whose = f"{type(observer).__name__}.state()"
             state = json_values(_mapping(observer.state(), whose), whose)
-            kept.append({"kind": type(observer).__name__, "state": state})
-        return [*kept, *map(dict, self.absent)]
+            entries.append({"kind": type(observer).__name__, "state": state})
+        return [*entries, *map(dict, self.absent)]
 
     def check_facts(self, own: Collection[str]) -> None:
         """Refuse facts that cannot be written, or have a name of the run's `own` entries.

@@ -118,26 +118,26 @@ class UnfinishedRounds(Observer):
         since = begun if missing else begun[self._recorded :]
         self._recorded = len(begun)
         self._evaluations.update(client for one in since if one.evaluates for client in one.clients)
-        here: set[int] = set()
+        uninterrupted: set[int] = set()
         last = 0
         for one in since:
             if one.evaluates:
                 continue
             if one.round <= last:
-                here.clear()
+                uninterrupted.clear()
             steps = one.steps if one.protection == (self.protection or "") else None
             for client in one.clients:
                 attempts = self._repeats.setdefault(client, [])
                 # Where it may have begun this round: at its state, or where it was lost.
                 before: Sequence[int | None] = ()
-                if client in here:
+                if client in uninterrupted:
                     before = attempts[-1:]
                 elif client in one.again:  # lost before the state was stored
                     before = self._lost.get(client, Streak()).lengths[:1]
-                if client in here and client not in one.again:
+                if client in uninterrupted and client not in one.again:
                     attempts.pop()  # the same attempt goes on
                 attempts.append(_sum([*before, steps]))
-                here.add(client)
+                uninterrupted.add(client)
             last = one.round
         return missing
 
@@ -195,8 +195,8 @@ class UnfinishedRounds(Observer):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
-        kept = state["lost-rounds"]
-        self._lost = {int(c): Streak(number, most) for c, (number, most) in kept.items()}
+        lost_rounds = state["lost-rounds"]
+        self._lost = {int(c): Streak(number, most) for c, (number, most) in lost_rounds.items()}
         self._repeats = _whole_keys(state["repeated-lengths"])
         if state["protection"] != self.protection:
             self._lost = {c: streak._replace(batches=None) for c, streak in self._lost.items()}
@@ -208,8 +208,8 @@ class UnfinishedRounds(Observer):
 
 def _sum(lengths: Sequence[int | None]) -> int | None:
     """Return the length of rounds one after the other; None if one is not known."""
-    known = [length for length in lengths if length is not None]
-    return sum(known) if len(known) == len(lengths) else None
+    known_lengths = [length for length in lengths if length is not None]
+    return sum(known_lengths) if len(known_lengths) == len(lengths) else None
 
 
 def _asks(payload: Mapping[str, Any]) -> bool:

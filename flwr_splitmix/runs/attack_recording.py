@@ -98,12 +98,12 @@ def forget(run: Run) -> RunRecording | None:
             f"{path} is a link to {path.readlink()}, so nothing was removed: what was recorded is "
             "still there; remove that, and the link"
         )
-    there = recording_of(run)
-    if there is not None and not path.is_dir():
+    recording = recording_of(run)
+    if recording is not None and not path.is_dir():
         raise RunError(
             f"{path} is a file, so nothing was removed: it is not a recording; remove it"
         )
-    if there is not None:
+    if recording is not None:
         try:
             shutil.rmtree(path)
         except OSError as error:
@@ -111,4 +111,4 @@ def forget(run: Run) -> RunRecording | None:
                 f"the recording could not be removed whole: {error.filename}: {error.strerror}; "
                 "remove it yourself"
             ) from error
-    return there
+    return recording

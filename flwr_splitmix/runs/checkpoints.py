@@ -168,8 +168,8 @@ class CheckpointStore:
         for file in self._between().values():
             file.unlink(missing_ok=True)
         rounds = self._files.rounds()
-        kept = [saved for saved in rounds if saved <= round][-self.keep :]
-        self._files.drop(set(rounds) - set(kept))
+        kept_rounds = [saved for saved in rounds if saved <= round][-self.keep :]
+        self._files.drop(set(rounds) - set(kept_rounds))
 
     def _between_file(self, round: int) -> Path:
         name = self._files.file(round).name
@@ -284,8 +284,8 @@ class ClientStore:
         files = self._files(index)
         rounds = files.rounds()
         needed = set(rounds[-1:])
-        for kept in kept_rounds:
-            needed.update([saved for saved in rounds if saved <= kept][-1:])
+        for kept_round in kept_rounds:
+            needed.update([saved for saved in rounds if saved <= kept_round][-1:])
         files.drop(set(rounds) - needed)
 
     def _files(self, index: int) -> _RoundFiles:

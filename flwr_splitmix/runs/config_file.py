@@ -70,8 +70,8 @@ class ConfigFile:
 
     def extended(self, rounds: int) -> Row:
         """Return `values` with their number of rounds raised to `rounds`, if it is lower."""
-        asked = self.values.get("num-server-rounds")
-        if isinstance(asked, int) and asked < rounds:
+        num_rounds = self.values.get("num-server-rounds")
+        if isinstance(num_rounds, int) and num_rounds < rounds:
             return {**self.values, "num-server-rounds": rounds}
         return self.values
 
@@ -86,11 +86,11 @@ class ConfigFile:
             If the configuration so far cannot be read, or the new one not be written.
         """
         self.values = self.extended(rounds)
-        kept = marked(self.values)
-        if json.loads(strict_json(kept)) != read_object(self._path):
-            made = self._path.stat().st_mtime_ns  # orders runs of the same second
-            write_json(self._path, kept)
-            os.utime(self._path, ns=(made, made))
+        marked_values = marked(self.values)
+        if json.loads(strict_json(marked_values)) != read_object(self._path):
+            modified_at = self._path.stat().st_mtime_ns  # orders runs of the same second
+            write_json(self._path, marked_values)
+            os.utime(self._path, ns=(modified_at, modified_at))
 
 
 def _plain(config: Mapping[str, Any]) -> Mapping[str, Any]:

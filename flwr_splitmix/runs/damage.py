@@ -74,9 +74,9 @@ def check_record(path: Path, record: Mapping[str, Any]) -> None:
         If one is missing or of another type.
     """
     with damage_of(path):
-        for kept in record.get("clients", {}).values():
-            _check_numbers(kept, "rounds", "seconds", "slowest", "failed")
-            for server_round, reason in kept["failures"]:
+        for client_record in record.get("clients", {}).values():
+            _check_numbers(client_record, "rounds", "seconds", "slowest", "failed")
+            for server_round, reason in client_record["failures"]:
                 _check_numbers({"round": server_round}, "round")
                 _check_texts(reason)
         for kind in record.get("messages", {}).get("kinds", []):
@@ -123,9 +123,9 @@ def _check_numbers(values: Mapping[str, Any], *names: str) -> None:
             raise ValueError(f"{name} is {value!r:.80}, which is neither a count nor a time")
 
 
-def _check_length(values: object, least: object, what: str) -> None:
+def _check_length(values: object, least: object, label: str) -> None:
     if not isinstance(least, int) or not isinstance(values, list) or len(values) < least:
-        raise ValueError(f"there are no {least!r:.80} {what} in a list")
+        raise ValueError(f"there are no {least!r:.80} {label} in a list")
 
 
 def _check_texts(*values: object) -> None:

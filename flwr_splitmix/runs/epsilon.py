@@ -29,8 +29,8 @@ def epsilon_of(row: Mapping[str, Any]) -> float | None:
     which the largest is in "train_epsilon".
     """
     ledger: float | None = row.get("epsilon")
-    own: float | None = row.get("train_epsilon")
-    return own if ledger is None else ledger
+    reported: float | None = row.get("train_epsilon")
+    return reported if ledger is None else ledger
 
 
 def counts_mixtures(config: Mapping[str, Any]) -> bool:

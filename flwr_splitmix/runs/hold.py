@@ -109,8 +109,8 @@ class Hold:
                 "%s: nothing keeps two processes apart, its file system has no locks", self._name
             )
         else:
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
+            since = datetime.now(UTC).isoformat(timespec="seconds")
+            holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
             os.ftruncate(file.fileno(), 0)
             # Without a buffer, which would be written again when the file is closed.
             write_all(file.fileno(), json.dumps(holder).encode())
@@ -130,7 +130,7 @@ def _holder(file: TextIO) -> str:
     """Describe who holds a lock, as far as the file tells."""
     file.seek(0)
     try:
-        said = json.loads(file.read(1000))
-        return f"process {int(said['pid'])} on {said['host']} has it since {said['since']}"
+        holder = json.loads(file.read(1000))
+        return f"process {int(holder['pid'])} on {holder['host']} has it since {holder['since']}"
     except (ValueError, LookupError, TypeError):  # it has only just been taken
         return "another process has it"

@@ -212,11 +212,11 @@ def _table(rows: list[Row], kinds: Mapping[str, pa.DataType] | None = None) -> p
     import pyarrow as pa
 
     named = {name: getattr(pa, kind)() for name, kind in COLUMNS.items() if kind}
-    known = {**named, **(kinds or {})}
+    column_types = {**named, **(kinds or {})}
     columns = {}
-    for name in dict.fromkeys([*COLUMNS, *known, *(name for row in rows for name in row)]):
+    for name in dict.fromkeys([*COLUMNS, *column_types, *(name for row in rows for name in row)]):
         values = [row.get(name) for row in rows]
-        kind = known.get(name)
+        kind = column_types.get(name)
         # Flower's node ids need all 64 bits, and Arrow infers a signed type.
         if kind is None and any(isinstance(value, int) and value >= 2**63 for value in values):
             kind = pa.uint64()

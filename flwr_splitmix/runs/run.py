@@ -209,10 +209,11 @@ class Run:
         OSError
             If the file cannot be written.
         """
-        asked = sorted(clients)
-        repeat = [client for client in asked if client in again]
+        sorted_clients = sorted(clients)
+        repeat = [client for client in sorted_clients if client in again]
         append_begun(
-            self.path / "begun.jsonl", Begun(round, asked, evaluates, repeat, steps, protection)
+            self.path / "begun.jsonl",
+            Begun(round, sorted_clients, evaluates, repeat, steps, protection),
         )
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:

@@ -56,17 +56,17 @@ def split_names(names: str) -> list[str]:
     TrackerError
         If one is unknown, or given twice.
     """
-    asked = [name.strip() for name in names.split(",")] if names.strip() else []
-    for name in asked:
+    tracker_names = [name.strip() for name in names.split(",")] if names.strip() else []
+    for name in tracker_names:
         if name not in _KNOWN:
             raise TrackerError(
                 f"{name!r} is not a tracker; allowed are {', '.join(TRACKERS)}, or several of "
                 "them with commas between"
             )
-    packages = [_KNOWN[name].module for name in asked]
+    packages = [_KNOWN[name].module for name in tracker_names]
     if len(set(packages)) < len(packages):
         raise TrackerError(f"{names!r} names a tracker twice")
-    return asked
+    return tracker_names
 
 
 def make_trackers(names: str, mixtures: KeptMixtures | None = None) -> list[Tracker]:
@@ -83,19 +83,19 @@ def make_trackers(names: str, mixtures: KeptMixtures | None = None) -> list[Trac
         If a name is unknown or given twice, or its package is not installed (the message names the
         extra to install).
     """
-    made = []
+    trackers = []
     for name in split_names(names):
-        known = _KNOWN[name]
-        if known.package and find_spec(known.package) is None:
+        registration = _KNOWN[name]
+        if registration.package and find_spec(registration.package) is None:
             raise TrackerError(
-                f"tracker {name!r} needs {known.package}, which is not installed: "
-                f"{how_to_install(known.extra)}"
+                f"tracker {name!r} needs {registration.package}, which is not installed: "
+                f"{how_to_install(registration.extra)}"
             )
-        if known.silent is not None:
-            os.environ.setdefault(*known.silent)
-        module = import_module(f"flwr_splitmix.observers.trackers.{known.module}")
-        make: Callable[[], Tracker] = getattr(module, known.make)
+        if registration.silent is not None:
+            os.environ.setdefault(*registration.silent)
+        module = import_module(f"flwr_splitmix.observers.trackers.{registration.module}")
+        make: Callable[[], Tracker] = getattr(module, registration.make)
         tracker = make()
         tracker.mixtures = mixtures
-        made.append(tracker)
-    return made
+        trackers.append(tracker)
+    return trackers

@@ -34,10 +34,10 @@ class MlflowTracker(Tracker):
         """Start an MLflow run, or continue the one of this run."""
         self._client = MlflowClient(tracking_uri=self._uri(event))
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _EXPERIMENT)
-        known = self._client.get_experiment_by_name(name)
-        experiment = known.experiment_id if known else self._client.create_experiment(name)
-        own = f"tags.`{_TAG}` = '{event.run_id}'"
-        earlier = self._client.search_runs([experiment], own) if event.run_id else []
+        existing = self._client.get_experiment_by_name(name)
+        experiment = existing.experiment_id if existing else self._client.create_experiment(name)
+        tag_filter = f"tags.`{_TAG}` = '{event.run_id}'"
+        earlier = self._client.search_runs([experiment], tag_filter) if event.run_id else []
         if earlier:
             self._id = earlier[0].info.run_id
             self._client.update_run(self._id, status="RUNNING")
@@ -59,8 +59,8 @@ class MlflowTracker(Tracker):
 
     def numbers(self, values: Mapping[str, float], server_round: int) -> None:
         """Log the round's numbers."""
-        now = get_current_time_millis()
-        metrics = [Metric(name, value, now, server_round) for name, value in values.items()]
+        timestamp = get_current_time_millis()
+        metrics = [Metric(name, value, timestamp, server_round) for name, value in values.items()]
         self._client.log_batch(self._id, metrics=metrics)
 
     def text(self, name: str, text: str, server_round: int) -> None:

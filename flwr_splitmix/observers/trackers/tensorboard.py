@@ -43,6 +43,6 @@ class TensorBoardTracker(Tracker):
 
     def finish(self, summary: Mapping[str, Any], error: str) -> None:
         """Write the summary as a text, and close the writer."""
-        said = {**summary, **({"error": error} if error else {})}
-        self.text("summary", as_markdown(said), int(summary.get("rounds") or 0))
+        full_summary = {**summary, **({"error": error} if error else {})}
+        self.text("summary", as_markdown(full_summary), int(summary.get("rounds") or 0))
         self._writer.close()

@@ -113,8 +113,8 @@ class Tracker(Observer, ABC):
         self._try(lambda: self.numbers({**values, **totals}, event.server_round))
         if event.failures:
             reasons = (f"client {client}: {why}" for client, why in event.failures.items())
-            said = without_folders("\n\n".join(reasons))
-            self._try(lambda: self.text("failures", said, event.server_round))
+            failures = without_folders("\n\n".join(reasons))
+            self._try(lambda: self.text("failures", failures, event.server_round))
         if event.evaluation is not None and self.mixtures is not None:
             for index, mixture in enumerate(self.mixtures.newest):
                 image = mixture.image()

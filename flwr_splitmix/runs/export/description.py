@@ -96,13 +96,13 @@ class VisionDescription(_Checked):
     def _fits(self) -> Self:
         """Refuse sizes that differ from what they must equal, which bounds them."""
         steps, arguments = self.preprocessing, self.segments.arguments
-        for name, value, what, other in (
+        for name, value, source, other in (
             ("num_classes", arguments.num_classes, "classes has", len(self.classes)),
             ("channels", arguments.channels, "preprocessing has", steps.channels),
             ("image_size", arguments.image_size, "preprocessing has", steps.image_size),
         ):
             if value != other:
-                raise ValueError(f"segments.arguments.{name} is {value}, but {what} {other}")
+                raise ValueError(f"segments.arguments.{name} is {value}, but {source} {other}")
         if max(steps.stored_size) > steps.image_size:
             raise ValueError("preprocessing.stored_size is larger than its image_size")
         return self
@@ -160,12 +160,12 @@ def read_description(folder: Path) -> Description:
         return _ANY.validate_python(facts)
     except ValidationError as error:
         raise ExportError(
-            f"cannot read {folder / FACTS}: {_said(error.errors()[0])}; export the run again"
+            f"cannot read {folder / FACTS}: {_in_words(error.errors()[0])}; export the run again"
         ) from error
 
 
-def _said(wrong: Any) -> str:
+def _in_words(wrong: Any) -> str:
     """Return an error of pydantic's with the key that it is about, or the keys that it names."""
     key = ".".join(str(part) for part in wrong["loc"] if part not in _KINDS)
-    said = str(wrong["msg"]).removeprefix("Value error, ")
-    return f"{key}: {said}" if key else said
+    message = str(wrong["msg"]).removeprefix("Value error, ")
+    return f"{key}: {message}" if key else message

@@ -71,24 +71,24 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
         As `check_target`, and if the folder cannot be created.
     """
     check_target(target, force=force)
-    given, target = target, target.absolute()
+    original, target = target, target.absolute()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+        staging = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     except OSError as error:
         raise ExportError(
-            f"{given} cannot be made ({error.strerror}); choose a folder that can be written"
+            f"{original} cannot be made ({error.strerror}); choose a folder that can be written"
         ) from error
     try:
-        yield made
-        check_target(given, force=force)  # again: another export may have been faster
+        yield staging
+        check_target(original, force=force)  # again: another export may have been faster
         _remove_earlier(target)
         target.mkdir(exist_ok=True)
         # The description went first and comes last: a folder that has one is complete.
-        for file in sorted(made.iterdir(), key=lambda file: file.name == FACTS):
+        for file in sorted(staging.iterdir(), key=lambda file: file.name == FACTS):
             os.replace(file, target / file.name)
     finally:
-        shutil.rmtree(made)
+        shutil.rmtree(staging)
 
 
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:

@@ -52,17 +52,17 @@ def open_pretrained(folder: Path, auto: str, *, classes: int = 0) -> tuple[Any, 
     weights = Weights.in_folder(folder)
     _check_counts(folder / _CONFIG, weights, classes)
     _check_index(folder)
-    here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    load_options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     made_by = getattr(transformers, auto)
     try:
-        config = transformers.AutoConfig.from_pretrained(folder, **here)
+        config = transformers.AutoConfig.from_pretrained(folder, **load_options)
 
-        def made(attention: str) -> tuple[dict[str, Any], Any]:
+        def blank_with(attention: str) -> tuple[dict[str, Any], Any]:
             safe = {"attn_implementation": attention, "experts_implementation": None}
             with without_memory():
                 return safe, made_by.from_config(config, trust_remote_code=False, **safe)
 
-        safe, blank = with_attention(made)
+        safe, blank = with_attention(blank_with)
         weights.check_fills(folder / _CONFIG, blank)
         _check_types(folder, blank)
         with no_progress_bar():
@@ -73,9 +73,9 @@ def open_pretrained(folder: Path, auto: str, *, classes: int = 0) -> tuple[Any, 
                 output_loading_info=True,
                 generation_config=transformers.GenerationConfig(),
                 **safe,
-                **here,
+                **load_options,
             )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **here)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **load_options)
     except ExportError:
         raise
     except Exception as error:  # of a damaged file its libraries raise whatever they meet

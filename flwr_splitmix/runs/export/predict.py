@@ -146,8 +146,8 @@ def answer(folder: Path, question: str, *, max_new_tokens: int | None = None) ->
     (ids,) = token_ids(tokenizer, [described.prompt.replace("{}", question)])
     if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
         ids = ids[:-1]  # some tokenizers end every text, but here the answer follows
-    left = positions_of(model) - len(ids)
-    if left < (max_new_tokens or 1):
+    room = positions_of(model) - len(ids)
+    if room < (max_new_tokens or 1):
         raise DataError(
             f"the model takes {positions_of(model)} tokens, question and answer together; the "
             f"question has {len(ids)}, and {max_new_tokens or 1} may follow: make it shorter"
@@ -158,34 +158,34 @@ def answer(folder: Path, question: str, *, max_new_tokens: int | None = None) ->
         written = model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
-            max_new_tokens=max_new_tokens or min(left, described.max_new_tokens),
+            max_new_tokens=max_new_tokens or min(room, described.max_new_tokens),
             do_sample=False,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
         )
     new = written[0, prompt.shape[1] :]
-    said: str = tokenizer.decode(new, skip_special_tokens=True)
-    return said.strip()
+    text: str = tokenizer.decode(new, skip_special_tokens=True)
+    return text.strip()
 
 
 def _described(folder: Path, kind: type[Of]) -> Of:
     described = read_description(folder)
     if not isinstance(described, kind):
-        wanted = "IMAGE..." if isinstance(described, VisionDescription) else '--text "..."'
-        raise ExportError(f"{folder} holds a {described.kind} model; give it {wanted}")
+        arguments = "IMAGE..." if isinstance(described, VisionDescription) else '--text "..."'
+        raise ExportError(f"{folder} holds a {described.kind} model; give it {arguments}")
     return described
 
 
 def _segments(folder: Path, described: VisionDescription) -> SplitModel:
-    asked = described.segments
-    arguments = asked.arguments.model_dump(exclude_unset=True)
+    recipe = described.segments
+    arguments = recipe.arguments.model_dump(exclude_unset=True)
     weights = Weights.in_folder(folder)
-    weights.check_layers(folder / FACTS, "segments.arguments.depth", asked.arguments.depth)
+    weights.check_layers(folder / FACTS, "segments.arguments.depth", recipe.arguments.depth)
     try:
         with without_memory():
-            blank = SPLITS[asked.made_by](**arguments, seed=0)
+            blank = SPLITS[recipe.made_by](**arguments, seed=0)
         weights.check_fills(folder / FACTS, nn.ModuleList(blank))
-        segments = SPLITS[asked.made_by](**arguments, seed=0)
+        segments = SPLITS[recipe.made_by](**arguments, seed=0)
     except ValueError as error:
         raise unreadable(folder / FACTS, f"segments.arguments: {error}") from error
     for segment, name in zip(segments, (LOWER, UPPER), strict=True):

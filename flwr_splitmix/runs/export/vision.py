@@ -87,11 +87,11 @@ def _for_timm(whole: WholeModel, facts: Mapping[str, Any]) -> dict[str, Any]:
     classes = facts["classes"]
     steps = facts["preprocessing"]
     size = steps["image_size"]
-    own = ("num_classes", "in_chans")
+    excluded = ("num_classes", "in_chans")
     return {
         "architecture": whole.name,
         "num_classes": len(classes),
-        "model_args": {k: v for k, v in whole.arguments.items() if k not in own}
+        "model_args": {k: v for k, v in whole.arguments.items() if k not in excluded}
         | {"in_chans": steps["channels"]},
         "pretrained_cfg": {
             "input_size": [steps["channels"], size, size],

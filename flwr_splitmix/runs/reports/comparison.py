@@ -87,22 +87,26 @@ def compare(runs: Sequence[Run], *, mix_kinds: bool = False) -> Comparison:
     RunError
         If accuracies are of several kinds without `mix_kinds`, or a run cannot be read.
     """
-    known = {run.id: facts_of(run) for run in runs}
-    configs = {run.id: _whole_config(run, known[run.id]) for run in runs}
+    facts = {run.id: facts_of(run) for run in runs}
+    configs = {run.id: _whole_config(run, facts[run.id]) for run in runs}
     keys = differing(configs.values(), {*BOOKKEEPING, *PLACE, "seed"})
     members: dict[tuple[str | None, ...], list[Run]] = {}
     for run in runs:
         config = configs[run.id]
-        own = tuple(as_text(config[key]) if key in config else None for key in keys)
-        members.setdefault(own, []).append(run)
+        settings = tuple(as_text(config[key]) if key in config else None for key in keys)
+        members.setdefault(settings, []).append(run)
     groups = tuple(
         Group(
             _name(several, configs[several[0].id], keys),
-            {key: value or "" for key, value in zip(keys, own, strict=True) if value is not None},
+            {
+                key: value or ""
+                for key, value in zip(keys, settings, strict=True)
+                if value is not None
+            },
             tuple(several),
-            tuple(known[run.id] for run in several),
+            tuple(facts[run.id] for run in several),
         )
-        for own, several in members.items()
+        for settings, several in members.items()
     )
     kinds = _kinds(groups)
     if len(kinds) > 1 and not mix_kinds:
@@ -178,12 +182,16 @@ def _notes(groups: Sequence[Group], kinds: dict[str, str]) -> list[str]:
 
 def _versions(groups: Sequence[Group]) -> list[str]:
     """Return a note if runs were made with several versions of this package or torch."""
-    made = [facts["versions"] for group in groups for facts in group.facts if facts.get("versions")]
+    run_versions = [
+        facts["versions"] for group in groups for facts in group.facts if facts.get("versions")
+    ]
     several = []
     for name in ("flwr-splitmix", "torch"):
-        found = list(dict.fromkeys(printable(str(each[name])) for each in made if name in each))
-        if len(found) > 1:
-            several.append(f"{name} {' and '.join(found)}")
+        distinct = list(
+            dict.fromkeys(printable(str(each[name])) for each in run_versions if name in each)
+        )
+        if len(distinct) > 1:
+            several.append(f"{name} {' and '.join(distinct)}")
     return [f"They are of several versions: {', '.join(several)}."] if several else []
 
 

@@ -74,10 +74,10 @@ def curve_of(group: Group, over: Over) -> Curve:
         spreads.append(points[0][2])
     widths, band = (half, "seeds") if len(runs) > 1 else (spreads, "clients")
     scale = 1 if band == "seeds" else 100
-    known = [scale * width for width in widths if width is not None]
-    if not known or len(known) < len(shared):
+    half_widths = [scale * width for width in widths if width is not None]
+    if not half_widths or len(half_widths) < len(shared):
         return Curve(group.name, tuple(x), tuple(y), None, "")
-    return Curve(group.name, tuple(x), tuple(y), tuple(known), band)
+    return Curve(group.name, tuple(x), tuple(y), tuple(half_widths), band)
 
 
 def _points(run: Run, over: Over) -> dict[int, tuple[float, float, float | None]]:

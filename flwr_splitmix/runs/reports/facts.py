@@ -22,13 +22,13 @@ def facts_of(run: Run) -> Row:
     RunError
         If a file of the run cannot be read.
     """
-    asked = {name: run.config.get(name) for name in ("strategy", "model", "clients", "seed")}
+    configured = {name: run.config.get(name) for name in ("strategy", "model", "clients", "seed")}
     summary = run.summary
-    if summary is None and asked["clients"] is None:
-        asked["clients"] = _took_part(run)
+    if summary is None and configured["clients"] is None:
+        configured["clients"] = _took_part(run)
     measured = {name: value for name, value in (summary or {}).items() if value is not None}
-    known = {**asked, **measured}
-    return {**so_far(run.rows, known["strategy"], mixtures=counts_mixtures(run.config)), **known}
+    facts = {**configured, **measured}
+    return {**so_far(run.rows, facts["strategy"], mixtures=counts_mixtures(run.config)), **facts}
 
 
 def _took_part(run: Run) -> int | None:
@@ -74,9 +74,9 @@ def _put(facts: Row, name: str, values: Sequence[Any], *, total: bool = False) -
 
 def rounds_of(run: Run) -> str:
     """Return the number of rounds done, with the number requested if known: "3/28"."""
-    done = str(run.rows[-1]["round"] if run.rows else 0)
-    asked = run.config.get("num-server-rounds")
-    return done if asked is None else f"{done}/{asked}"
+    finished = str(run.rows[-1]["round"] if run.rows else 0)
+    requested = run.config.get("num-server-rounds")
+    return finished if requested is None else f"{finished}/{requested}"
 
 
 def epsilon_in_words(facts: Row, delta: Any) -> str:
@@ -88,5 +88,5 @@ def epsilon_in_words(facts: Row, delta: Any) -> str:
     if not math.isfinite(epsilon):
         return "no bound"
     at = f" at delta {delta:g}" if isinstance(delta, float) else ""
-    covers = f"; it covers {said}" if (said := facts.get("epsilon_covers")) else ""
+    covers = f"; it covers {covered}" if (covered := facts.get("epsilon_covers")) else ""
     return f"{epsilon_text(epsilon)}{at}, the largest of the clients{covers}"

@@ -10,12 +10,12 @@ from flwr_splitmix.runs.reports.words import NOTHING
 
 def tag(name: str, *content: str, **attributes: str) -> str:
     """Return an element; content is markup, attribute values are escaped (`a_b` is a-b)."""
-    given = "".join(
+    attribute_markup = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
         for key, value in attributes.items()
         if value
     )
-    return f"<{name}{given}>{''.join(content)}</{name}>"
+    return f"<{name}{attribute_markup}>{''.join(content)}</{name}>"
 
 
 def paragraph(text: str, class_: str = "") -> str:

@@ -35,21 +35,21 @@ def pictures(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _section(run: Run) -> str:
-    kept = run.mixtures
+    round_mixtures = run.mixtures
     figures = [
         tag(
             "figure",
             panel(partial(draw, mixture), f"mixture-{run.id}-{index}", _in_words(mixture)),
             tag("figcaption", escape(_in_words(mixture))),
         )
-        for index, mixture in enumerate(kept["mixtures"])
+        for index, mixture in enumerate(round_mixtures["mixtures"])
     ]
     return (
         "<h3>Mixtures</h3>"
         + paragraph(
-            f"The first mixtures of round {kept['round']}, one sample each: in every patch the "
-            "client that sent it; the larger its square, the larger the norm of the mixed "
-            "smashed data there. A cross is a patch that nobody sent."
+            f"The first mixtures of round {round_mixtures['round']}, one sample each: in every "
+            "patch the client that sent it; the larger its square, the larger the norm of the "
+            "mixed smashed data there. A cross is a patch that nobody sent."
         )
         + tag("div", *figures, class_="figures")
     )

@@ -84,35 +84,37 @@ def _table(comparison: Comparison) -> str:
     table = tabulate(comparison)
     named = len(table.keys) or 1
     headings = [t if i < named else f">{t}" for i, t in enumerate(table.headings())]
-    said = "Means ± standard deviations over runs that differ in their seed alone"
+    caption = "Means ± standard deviations over runs that differ in their seed alone"
     notes = "".join(paragraph(note, "soft") for note in comparison.notes)
-    return "<h2>Comparison</h2>" + grid(headings, table.rows(), caption=said) + notes
+    return "<h2>Comparison</h2>" + grid(headings, table.rows(), caption=caption) + notes
 
 
 def _curves(comparison: Comparison) -> str:
     title = "<h2>Curves</h2>"
-    figures, said = [], ""
+    figures, description = [], ""
     if was_evaluated(comparison):
         bands = {curve_of(group, "rounds").band for group in comparison.groups} - {""}
-        said = f"{accuracy_label(comparison)}; {band_in_words(bands)}".rstrip("; ")
-        said = said[:1].upper() + said[1:]
+        description = f"{accuracy_label(comparison)}; {band_in_words(bands)}".rstrip("; ")
+        description = description[:1].upper() + description[1:]
         for over, label in OVER.items():
             draw = partial(_accuracy, comparison, over)
-            figures.append((f"accuracy over {label}", panel(draw, f"over-{over}", f"{said}")))
+            figures.append(
+                (f"accuracy over {label}", panel(draw, f"over-{over}", f"{description}"))
+            )
     else:
-        said = "No round was evaluated."
+        description = "No round was evaluated."
     for name, (label, number) in _NUMBERS.items():
         if has_numbers(comparison, number):
             draw = partial(_numbers, comparison, number, label)
             figures.append((f"{label} over rounds", panel(draw, f"column-{name}", label)))
-    made = "".join(tag("figure", svg, tag("figcaption", escape(name))) for name, svg in figures)
+    markup = "".join(tag("figure", svg, tag("figcaption", escape(name))) for name, svg in figures)
     many = len(comparison.groups) > 1 and figures
     legend = _legend(comparison) if many else ""
-    return title + paragraph(f"{said}.") + legend + tag("div", made, class_="figures")
+    return title + paragraph(f"{description}.") + legend + tag("div", markup, class_="figures")
 
 
 def _accuracy(comparison: Comparison, over: str, axes: Axes) -> None:
-    draw_panel(axes, comparison, next(known for known in OVER if known == over))
+    draw_panel(axes, comparison, next(quantity for quantity in OVER if quantity == over))
     axes.set_ylabel("top-1 accuracy in %")
 
 

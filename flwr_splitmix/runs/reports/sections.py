@@ -26,13 +26,13 @@ def summary(run: Run) -> str:
     """Return the run's state and totals."""
     facts = facts_of(run)
     state = tag("strong", escape(run.status), class_=run.status)
-    said = tag("p", "State: ", state, escape(f". Run {run.id}."))
+    state_line = tag("p", "State: ", state, escape(f". Run {run.id}."))
     failed = run.status == "failed"
     error = paragraph(f"It ended with an error: {run.failure}", "failed") if failed else ""
     stopped = paragraph(f"It was stopped: {why}") if (why := facts.get("stopped")) else ""
     kind = facts.get("evaluation")
     accuracy = percent(facts.get("top1"))
-    return f"{said}{error}{stopped}" + tiles(
+    return f"{state_line}{error}{stopped}" + tiles(
         [
             ("method", as_text(facts.get("strategy") or "")),
             ("model", as_text(facts.get("model") or "")),
@@ -95,57 +95,59 @@ def _epsilon(row: Mapping[str, Any]) -> str:
 def clients(run: Run) -> str:
     """Return the slowest clients, and those that failed most, with the newest reasons."""
     title = "<h3>Slow and failed clients</h3>"
-    known: Mapping[str, Any] = run.record.get("clients", {})
-    if not known:
+    records: Mapping[str, Any] = run.record.get("clients", {})
+    if not records:
         return title + paragraph("The run has no record of its clients.", "soft")
-    slow = sorted(known.items(), key=lambda item: -_mean_seconds(item[1]))[:_SLOWEST]
-    said = grid(
+    slow = sorted(records.items(), key=lambda item: -_mean_seconds(item[1]))[:_SLOWEST]
+    table = grid(
         ["client", ">rounds", ">seconds a round", ">slowest of its round", ">failed"],
         [
             [
                 client,
-                count(kept["rounds"]),
-                number(_mean_seconds(kept), 2),
-                count(kept["slowest"]),
-                count(kept["failed"]),
+                count(record["rounds"]),
+                number(_mean_seconds(record), 2),
+                count(record["slowest"]),
+                count(record["failed"]),
             ]
-            for client, kept in slow
+            for client, record in slow
         ],
-        caption=f"The slowest of {len(known)} clients, by time in exchanges"
-        if len(known) > _SLOWEST
+        caption=f"The slowest of {len(records)} clients, by time in exchanges"
+        if len(records) > _SLOWEST
         else "Clients, the slowest first, by time in exchanges",
     )
-    failed = [(client, kept) for client, kept in known.items() if kept["failed"]]
+    failed = [(client, record) for client, record in records.items() if record["failed"]]
     if not failed:
-        return title + said + paragraph("No client failed.")
+        return title + table + paragraph("No client failed.")
     failed.sort(key=lambda item: -item[1]["failed"])
     named = bullets(
-        f"client {client}, {_times(kept['failed'])}; newest: "
-        + "; ".join(f"round {number}: {reason}" for number, reason in kept["failures"])
-        for client, kept in failed[:_MOST_FAILING]
+        f"client {client}, {_times(record['failed'])}; newest: "
+        + "; ".join(f"round {number}: {reason}" for number, reason in record["failures"])
+        for client, record in failed[:_MOST_FAILING]
     )
     left_out = len(failed) - _MOST_FAILING
     more = paragraph(f"{counted(left_out, 'more client')} failed.", "soft") if left_out > 0 else ""
-    of_all = f"{len(failed)} of {counted(len(known), 'client')} failed:"
-    return f"{title}{said}{paragraph(of_all)}{named}{more}"
+    of_all = f"{len(failed)} of {counted(len(records), 'client')} failed:"
+    return f"{title}{table}{paragraph(of_all)}{named}{more}"
 
 
 def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-def _mean_seconds(kept: Mapping[str, Any]) -> float:
-    return float(kept["seconds"]) / max(1, int(kept["rounds"]) + int(kept["failed"]))
+def _mean_seconds(record: Mapping[str, Any]) -> float:
+    return float(record["seconds"]) / max(1, int(record["rounds"]) + int(record["failed"]))
 
 
 def messages(run: Run) -> str:
     """Return the bytes, and what the server saw: one line per kind of message."""
     facts = facts_of(run)
     up, psl = facts.get("uplink_bytes"), facts.get("uplink_bytes_psl")
-    said = f"Training sent {size(up)} up and {size(facts.get('downlink_bytes'))} down"
+    traffic = f"Training sent {size(up)} up and {size(facts.get('downlink_bytes'))} down"
     if up is not None and psl:
-        said += f"; up, that is {100 * up / psl:.1f} % of the {size(psl)} that PSL would have sent"
-    title = "<h3>Bytes, and what the server saw</h3>" + paragraph(f"{said}.")
+        traffic += (
+            f"; up, that is {100 * up / psl:.1f} % of the {size(psl)} that PSL would have sent"
+        )
+    title = "<h3>Bytes, and what the server saw</h3>" + paragraph(f"{traffic}.")
     kinds = run.record.get("messages", {}).get("kinds", [])
     if not kinds:
         return title + paragraph("The run has no record of its messages.", "soft")
@@ -153,7 +155,8 @@ def messages(run: Run) -> str:
         [
             f"{_DIRECTIONS.get(kind['direction'], kind['direction'])}, "
             f"{_PHASES.get(kind['phase'], kind['phase'])}",
-            ", ".join(f"{name}: {what}" for name, what in kind["holds"].items()) or "nothing",
+            ", ".join(f"{name}: {contents}" for name, contents in kind["holds"].items())
+            or "nothing",
             count(kind["count"]),
             size(kind["bytes"]),
         ]
@@ -187,5 +190,7 @@ def configuration(run: Run) -> str:
     """Return all configuration keys, and the versions."""
     keys = grid(["key", "value"], [[key, as_text(run.config[key])] for key in sorted(run.config)])
     versions = (run.summary or {}).get("versions") or {}
-    said = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return folded("Configuration and versions", paragraph(said or "no versions yet"), keys)
+    named_versions = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return folded(
+        "Configuration and versions", paragraph(named_versions or "no versions yet"), keys
+    )

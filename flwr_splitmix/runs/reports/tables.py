@@ -156,8 +156,8 @@ def as_csv(table: ComparisonTable) -> str:
     columns = [
         name for measure in table.measures for name in (measure.fact, f"{measure.fact}_deviation")
     ]
-    own = {"name", "runs", "accuracy_kind", *columns}
-    keys = [f"{key} (key)" if key in own else key for key in table.keys]
+    reserved = {"name", "runs", "accuracy_kind", *columns}
+    keys = [f"{key} (key)" if key in reserved else key for key in table.keys]
     writer.writerow(["name", *map(_inert, keys), "runs", "accuracy_kind", *columns])
     for line in table.lines:
         figures: list[Any] = []
