@@ -25,16 +25,16 @@ def complete(strategy: type, passed_on: Collection[str]) -> None:
     """
     start, entries, end = _parts(strategy)
     inherited = next(filter(None, (_parts(base)[1] for base in strategy.__mro__[1:])), [])
-    own = "__init__" in vars(strategy)
-    if not start or not inherited or (own and not entries):
+    has_constructor = "__init__" in vars(strategy)
+    if not start or not inherited or (has_constructor and not entries):
         return
     if not entries:
         start, source, end = start.partition("Source: ")
         start, entries, end = f"{start.rstrip()}\n\n", [_REST], source + end
-    here = {name for entry in entries if _REST not in _names(entry) for name in _names(entry)}
-    if own:
+    documented = {name for entry in entries if _REST not in _names(entry) for name in _names(entry)}
+    if has_constructor:
         inherited = [entry for entry in inherited if _names(entry) <= set(passed_on)]
-    inherited = [entry for entry in inherited if not _names(entry) & here]
+    inherited = [entry for entry in inherited if not _names(entry) & documented]
     section = [
         line for entry in entries for line in (inherited if _REST in _names(entry) else [entry])
     ]

@@ -35,8 +35,8 @@ def reasons(clients: Clients) -> str:
 
 def evaluated_without(clients: Clients, *, any_left: bool) -> str:
     """Return a sentence on why clients are missing in an evaluation, or why there is none."""
-    said = "the evaluation went on without" if any_left else "nothing was evaluated:"
-    return f"{said} {reasons(clients)}"
+    outcome = "the evaluation went on without" if any_left else "nothing was evaluated:"
+    return f"{outcome} {reasons(clients)}"
 
 
 def name_reasons(failures: Mapping[int, str]) -> str:
@@ -44,9 +44,9 @@ def name_reasons(failures: Mapping[int, str]) -> str:
     by_reason: dict[str, list[int]] = {}
     for client, reason in sorted(failures.items()):
         by_reason.setdefault(reason, []).append(client)
-    said = [f"{name_clients(clients)}: {reason}" for reason, clients in [*by_reason.items()][:5]]
+    clauses = [f"{name_clients(clients)}: {reason}" for reason, clients in [*by_reason.items()][:5]]
     more = sum(len(clients) for clients in [*by_reason.values()][5:])
-    return "; ".join(said) + (f"; and {more} more" if more else "")
+    return "; ".join(clauses) + (f"; and {more} more" if more else "")
 
 
 def public_failure(error: BaseException, *, recorded: bool) -> str:
@@ -62,7 +62,7 @@ def public_failure(error: BaseException, *, recorded: bool) -> str:
     """
     if not isinstance(error, Exception):
         return type(error).__name__
-    own = isinstance(error, (RunError, AggregatorError))
-    if own and isinstance(error.__cause__, (OSError, type(None))):
+    is_own = isinstance(error, (RunError, AggregatorError))
+    if is_own and isinstance(error.__cause__, (OSError, type(None))):
         return without_folders(sentence(error))
     return public_sentence(error, "the run's log" if recorded else "the log")

@@ -119,8 +119,8 @@ def check_names(
     unknown = sorted(options.keys() - RoundOptions.__annotations__.keys())
     if not unknown:
         return
-    known = set(RoundOptions.__annotations__).union(*map(_named, strategy.__mro__))
-    named = [f"{name!r}" + _meant(name, known, elsewhere) for name in unknown]
+    allowed = set(RoundOptions.__annotations__).union(*map(_named, strategy.__mro__))
+    named = [f"{name!r}" + _suggestion(name, allowed, elsewhere) for name in unknown]
     raise TypeError(
         f"{strategy.__name__} has no option {' and no option '.join(named)}; "
         f"help({strategy.__name__}) lists them"
@@ -131,17 +131,17 @@ def _named(kind: type) -> set[str]:
     """Return the arguments of a class's own constructor that can be given by name."""
     if "__init__" not in vars(kind):
         return set()
-    _, *taken = inspect.signature(vars(kind)["__init__"]).parameters.values()
+    _, *parameters = inspect.signature(vars(kind)["__init__"]).parameters.values()
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {each.name for each in taken if each.kind in by_name}
+    return {each.name for each in parameters if each.kind in by_name}
 
 
-def _meant(name: str, known: Collection[str], elsewhere: Mapping[str, type]) -> str:
+def _suggestion(name: str, allowed: Collection[str], elsewhere: Mapping[str, type]) -> str:
     """Return where an option belongs, or which one has a similar name, in brackets, or ""."""
     for called, kind in elsewhere.items():
         if any(name in _named(base) for base in kind.__mro__):
             return f" (it is an argument of {called})"
-    near = close_to(name, sorted(known), 1)
+    near = close_to(name, sorted(allowed), 1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
@@ -151,8 +151,8 @@ def check_labels(labels: object) -> None:
         return
     needed = "a list with the labels of each client, int64 tensors (examples,)"
     check_kind("labels", labels, Sequence, needed)
-    for client, own in enumerate(cast(Sequence[object], labels)):
-        check_kind(f"labels[{client}]", own, Tensor, "an int64 tensor (examples,)")
+    for client, client_labels in enumerate(cast(Sequence[object], labels)):
+        check_kind(f"labels[{client}]", client_labels, Tensor, "an int64 tensor (examples,)")
 
 
 def check_observers(observers: Sequence[object]) -> None:

@@ -35,15 +35,15 @@ def messages_of(returned: object, strategy: flower.Strategy, method: str) -> lis
             f"{method} of {type(strategy).__name__} returns {described(returned)}; needed are "
             "messages"
         )
-    asked: set[int | str] = set()
+    addressees: set[int | str] = set()
     for message in messages:
         client, node = _addressee(message), message.metadata.dst_node_id
-        if {client, node} & asked:
+        if {client, node} & addressees:
             raise AggregatorError(
                 f"{method} of {type(strategy).__name__} gives {client} two messages; a round takes "
                 "one for each client"
             )
-        asked |= {client, node}
+        addressees |= {client, node}
     return messages
 
 
@@ -116,16 +116,16 @@ def aggregated(
         )
     if not arrays:
         return arrays, metrics
-    for name, sent in like.items():
-        _check_kind(strategy, name, arrays[name], np.dtype(sent.dtype))
-    own = type(strategy).__name__
+    for name, client_array in like.items():
+        _check_kind(strategy, name, arrays[name], np.dtype(client_array.dtype))
+    class_name = type(strategy).__name__
     narrow = [name for name in like if _is_narrower(arrays[name], like[name])]
-    if narrow and once.first(("narrower", own)):
+    if narrow and once.first(("narrower", class_name)):
         name = narrow[0]
         log.warning(
             "aggregate_train of %s returns %r as %s, narrower than the clients' %s: what it "
             "rounds in every round is lost; return the clients' dtypes",
-            own,
+            class_name,
             name,
             arrays[name].dtype,
             like[name].dtype,
@@ -164,23 +164,25 @@ def check_finite(
             )
 
 
-def _check_kind(strategy: flower.Strategy, name: str, array: Array, sent: np.dtype[Any]) -> None:
+def _check_kind(
+    strategy: flower.Strategy, name: str, array: Array, client_dtype: np.dtype[Any]
+) -> None:
     """Raise AggregatorError unless an array has numbers that could be of the dtype sent."""
     try:
         kind: str = np.dtype(array.dtype).kind
     except TypeError:  # such as bfloat16, which numpy does not know
         kind = ""
     # An average of whole numbers has fractions, and is rounded.
-    if kind not in ({"f"} if sent.kind == "f" else set("biuf")):
+    if kind not in ({"f"} if client_dtype.kind == "f" else set("biuf")):
         raise AggregatorError(
             f"aggregate_train of {type(strategy).__name__} returns {name!r} as {array.dtype}; "
-            f"needed is {sent}, as the clients sent it"
+            f"needed is {client_dtype}, as the clients sent it"
         )
 
 
-def _is_narrower(array: Array, sent: Array) -> bool:
-    own, like = np.dtype(array.dtype), np.dtype(sent.dtype)
-    return own.kind == like.kind == "f" and own.itemsize < like.itemsize
+def _is_narrower(array: Array, client_array: Array) -> bool:
+    dtype, client_dtype = np.dtype(array.dtype), np.dtype(client_array.dtype)
+    return dtype.kind == client_dtype.kind == "f" and dtype.itemsize < client_dtype.itemsize
 
 
 def in_dtypes_of(like: Mapping[str, Array], arrays: Mapping[str, Array]) -> ArrayRecord:

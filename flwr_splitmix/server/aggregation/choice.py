@@ -71,7 +71,9 @@ def check_aggregator(strategy: flower.Strategy | None) -> None:
         raise AggregatorError(
             f"an aggregator is a strategy of flwr.serverapp.strategy, not {type(strategy).__name__}"
         )
-    for kind in (kind for own in with_wrapped(strategy) for kind in type(own).__mro__):
+    for kind in (
+        kind for aggregator in with_wrapped(strategy) for kind in type(aggregator).__mro__
+    ):
         if reason := _REFUSED.get(kind.__name__):
             raise AggregatorError(
                 f"{kind.__name__} cannot aggregate clients' weights: {reason}; allowed are "
@@ -87,11 +89,11 @@ def check_draws_no_nodes(strategy: flower.Strategy | None) -> None:
     AggregatorError
         If its `fraction_train`, or that of a strategy which it wraps, is not 1.
     """
-    for own in _sampling_as_flower(strategy):
-        fraction = getattr(own, "fraction_train", 1.0)
+    for aggregator in _sampling_as_flower(strategy):
+        fraction = getattr(aggregator, "fraction_train", 1.0)
         if fraction != 1:
             raise AggregatorError(
-                f"{type(own).__name__} has fraction_train {fraction:g}, whose draws no seed "
+                f"{type(aggregator).__name__} has fraction_train {fraction:g}, whose draws no seed "
                 "repeats; give fraction_train to the strategy of split learning instead"
             )
 
@@ -104,9 +106,9 @@ def check_enough_nodes(strategy: flower.Strategy | None, nodes: int) -> None:
     AggregatorError
         If it, or one that it wraps, asks for more than `nodes`.
     """
-    for own in _sampling_as_flower(strategy):
-        if any(getattr(own, key, 0) > nodes for key in _MINIMA):
-            raise waits_for_ever(type(own).__name__, nodes)
+    for aggregator in _sampling_as_flower(strategy):
+        if any(getattr(aggregator, key, 0) > nodes for key in _MINIMA):
+            raise waits_for_ever(type(aggregator).__name__, nodes)
 
 
 def warn_of_minima(strategy: flower.Strategy | None, min_nodes: int, option: str) -> None:
@@ -117,15 +119,15 @@ def warn_of_minima(strategy: flower.Strategy | None, min_nodes: int, option: str
     option
         What the user calls `min_nodes`.
     """
-    for own in _sampling_as_flower(strategy):
-        needed = max(getattr(own, key, 0) for key in _MINIMA)
+    for aggregator in _sampling_as_flower(strategy):
+        needed = max(getattr(aggregator, key, 0) for key in _MINIMA)
         if needed > min_nodes:
             log.warning(
                 "%s is %d, but %s requires %d nodes (min_train_nodes or "
                 "min_available_nodes) and ends the run in a round with fewer; lower these values",
                 option,
                 min_nodes,
-                type(own).__name__,
+                type(aggregator).__name__,
                 needed,
             )
 
@@ -152,7 +154,7 @@ def check_works_without_grid(strategy: flower.Strategy | None, clients: int) -> 
 
 def _sampling_as_flower(strategy: flower.Strategy | None) -> Iterator[flower.Strategy]:
     """Yield a strategy and those that it wraps, as long as Flower's own code samples."""
-    for own in with_wrapped(strategy):
-        if type(own).configure_train.__module__.split(".")[0] != "flwr":
+    for aggregator in with_wrapped(strategy):
+        if type(aggregator).configure_train.__module__.split(".")[0] != "flwr":
             return
-        yield own
+        yield aggregator

@@ -37,7 +37,7 @@ class GivenNumbers:
 
     def __init__(self, strategy: flower.Strategy | None) -> None:
         self._strategy = strategy
-        self._given = self._seen = self._numbers
+        self._given = self._last_numbers = self._numbers
 
     @property
     def _numbers(self) -> dict[str, float]:
@@ -45,12 +45,12 @@ class GivenNumbers:
 
     def begin(self) -> None:
         """Begin a run: what differs from what the aggregator left has been given to it since."""
-        now, given = self._numbers, dict(self._given)
-        for path in {*now, *self._seen}:
-            if not _same(now.get(path), self._seen.get(path)):
+        numbers, given = self._numbers, dict(self._given)
+        for path in {*numbers, *self._last_numbers}:
+            if not _same(numbers.get(path), self._last_numbers.get(path)):
                 given.pop(path, None)
-                given |= {path: now[path]} if path in now else {}
-        self._given, self._seen = given, now
+                given |= {path: numbers[path]} if path in numbers else {}
+        self._given, self._last_numbers = given, numbers
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -58,7 +58,7 @@ class GivenNumbers:
         try:
             yield
         finally:
-            self._seen = self._numbers
+            self._last_numbers = self._numbers
 
     def with_beginnings(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what `state_of` returned, and of each float in it what it was given as."""
@@ -84,13 +84,13 @@ class GivenNumbers:
         """
         chosen = {name: t for name, t in tensors.items() if not name.endswith(_BEGAN)}
         for path in _floats_in(tensors):
-            kept, given = float(tensors[path + FLOAT]), self._given.get(path)
+            checkpointed, given = float(tensors[path + FLOAT]), self._given.get(path)
             if path + _BEGAN not in tensors:
                 raise RefusedStateError(
                     f"the checkpoint does not say as what {self._name(path)} was given"
                 )
             began = next(iter(tensors[path + _BEGAN].tolist()), None)
-            if _same(given, began) or _same(given, kept):
+            if _same(given, began) or _same(given, checkpointed):
                 continue
             if not _is_option(self._strategy, path):
                 log.warning(
@@ -98,19 +98,19 @@ class GivenNumbers:
                     "given now: only arguments and attributes of the class can be changed in a "
                     "run; to change this, start a new run",
                     self._name(path),
-                    _said(kept),
-                    _said(given),
+                    _in_words(checkpointed),
+                    _in_words(given),
                 )
                 continue
             del chosen[path + FLOAT]
-            if given is not None and not _same(given, self._seen.get(path)):
+            if given is not None and not _same(given, self._last_numbers.get(path)):
                 chosen[path + FLOAT] = torch.tensor(given, dtype=torch.float64)
             log.warning(
                 "the aggregator goes on with %s = %s, as given now; the run began with %s%s",
                 self._name(path),
-                _said(given),
-                _said(began),
-                "" if _same(kept, began) else f" and had come to {_said(kept)}",
+                _in_words(given),
+                _in_words(began),
+                "" if _same(checkpointed, began) else f" and had come to {_in_words(checkpointed)}",
             )
         return chosen
 
@@ -146,7 +146,7 @@ def _same(one: float | None, other: float | None) -> bool:
     return one == other or (one is not None and other is not None and one != one and other != other)
 
 
-def _said(number: float | None) -> str:
+def _in_words(number: float | None) -> str:
     return "no number" if number is None else str(number)
 
 

@@ -98,7 +98,7 @@ class LowerAggregator:
         self._numbers = GivenNumbers(strategy)
         self.once = Once()
         self._use = object()
-        self._asked, self._current = 0, ArrayRecord()
+        self._num_asked, self._current = 0, ArrayRecord()
         self._has_aggregated = False
 
     def begin(self) -> None:
@@ -124,7 +124,7 @@ class LowerAggregator:
     @property
     def robust(self) -> bool:
         """Whether the strategy bounds what one client can do, and may need the replies of all."""
-        return any(isinstance(own, _BOUNDING) for own in with_wrapped(self.strategy))
+        return any(isinstance(strategy, _BOUNDING) for strategy in with_wrapped(self.strategy))
 
     def configure(
         self,
@@ -142,7 +142,7 @@ class LowerAggregator:
             If the strategy waits for more nodes than take part, asks no node to train, or sends
             several ArrayRecords, none of which is under its `arrayrecord_key`.
         """
-        self._asked, self._current = len(nodes), arrays
+        self._num_asked, self._current = len(nodes), arrays
         config = ConfigRecord({**config, "server-round": server_round})
         if self.strategy is None or grid is None:
             self._tell(server_round, arrays, config)
@@ -151,9 +151,9 @@ class LowerAggregator:
         check_enough_nodes(self.strategy, len(nodes))
         view = cast(Grid, SampledNodes(grid, nodes, type(self.strategy).__name__))
         with self._numbers.changing():
-            made = self.strategy.configure_train(server_round, arrays, config, view)
-            messages = training_messages_of(made, self.strategy, server_round)
-        self._asked = len(messages)
+            returned = self.strategy.configure_train(server_round, arrays, config, view)
+            messages = training_messages_of(returned, self.strategy, server_round)
+        self._num_asked = len(messages)
         for message in messages:
             message.content = self._segment_first(message.content)
         return messages
@@ -166,7 +166,9 @@ class LowerAggregator:
         names = list(content.array_records)
         if len(names) < 2:
             return RecordDict(dict(content.items()))
-        keys = (getattr(own, "arrayrecord_key", None) for own in with_wrapped(self.strategy))
+        keys = (
+            getattr(strategy, "arrayrecord_key", None) for strategy in with_wrapped(self.strategy)
+        )
         key = next((key for key in keys if key is not None), "arrays")
         if key not in names:
             raise AggregatorError(
@@ -182,8 +184,8 @@ class LowerAggregator:
         Its `configure_train` does so first; it is stopped before it draws nodes and makes
         messages, which is done elsewhere.
         """
-        own = getattr(type(self.strategy), "configure_train", None)
-        if self.strategy is None or own is flower.FedAvg.configure_train:
+        method = getattr(type(self.strategy), "configure_train", None)
+        if self.strategy is None or method is flower.FedAvg.configure_train:
             return
         try:
             with self._numbers.changing():
@@ -228,10 +230,10 @@ class LowerAggregator:
         self._warn_of_wrapped_optimizer(replies[0])
         note_use(self.strategy, self._use)
         with self._numbers.changing():
-            made = self.strategy.aggregate_train(server_round, replies)
-        arrays, metrics = aggregated(made, self.strategy, like, self.once)
+            returned = self.strategy.aggregate_train(server_round, replies)
+        arrays, metrics = aggregated(returned, self.strategy, like, self.once)
         if not arrays:
-            return self._kept(server_round, len(replies)), metrics
+            return self._arrays_before(server_round, len(replies)), metrics
         self._has_aggregated = True
         if "inexact" not in self.once and warn_of_inexact(whole):
             self.once.first("inexact")
@@ -242,10 +244,10 @@ class LowerAggregator:
         check_finite(tensors, self.strategy, like, self._current or {})
         return with_whole_numbers(in_dtypes_of(like, tensors), whole), metrics
 
-    def _kept(self, server_round: int, replies: int) -> ArrayRecord:
+    def _arrays_before(self, server_round: int, replies: int) -> ArrayRecord:
         """Return the arrays that a round began with, of whose replies the strategy made nothing."""
         name, clients = type(self.strategy).__name__, counted(replies, "client")
-        may_recover = self._has_aggregated or replies < self._asked
+        may_recover = self._has_aggregated or replies < self._num_asked
         if not (may_recover and self._current):
             raise AggregatorError(
                 f"{name} made nothing of the weights of {clients}, so that none of them would "
@@ -266,7 +268,9 @@ class LowerAggregator:
         What the outer strategy makes of them, such as noise, must not be undone by averaging.
         """
         outer, *inner = with_wrapped(self.strategy)
-        optimizer = next((own for own in inner if isinstance(own, _SERVER_OPTIMIZERS)), None)
+        optimizer = next(
+            (strategy for strategy in inner if isinstance(strategy, _SERVER_OPTIMIZERS)), None
+        )
         if optimizer is None or not has_statistics(reply) or not self.once.first("statistics"):
             return
         _log.warning(
@@ -302,8 +306,8 @@ class LowerAggregator:
                     "values, so a resumed run starts with a new one",
                     name,
                 )
-        kept = self._numbers.with_beginnings(tensors)
-        return {f"{PREFIX}.{name}": tensor for name, tensor in kept.items()}
+        state = self._numbers.with_beginnings(tensors)
+        return {f"{PREFIX}.{name}": tensor for name, tensor in state.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned, but for numbers that are now given other values.
@@ -317,9 +321,9 @@ class LowerAggregator:
         if self.strategy is None:
             return
         try:
-            kept = self._numbers.to_restore(under(PREFIX, tensors))
+            state = self._numbers.to_restore(under(PREFIX, tensors))
             with self._numbers.changing():
-                restore_state(self.strategy, kept)
+                restore_state(self.strategy, state)
         except RefusedStateError as error:
             raise AggregatorError(
                 f"{error}; resume with the aggregator that the run began with, or start a new run"

@@ -70,15 +70,15 @@ def whole_numbers(
     known
         What the round began with, if only such values are kept as equal those; None keeps all.
     """
-    sent = [_arrays(reply) for reply in replies]
+    segments = [_arrays(reply) for reply in replies]
     whole = {}
-    for name, array in sent[0].items():
+    for name, array in segments[0].items():
         if np.dtype(array.dtype).kind in "biu":
-            arrays = [own[name].numpy() for own in sent]
-            kept = np.all([own == arrays[0] for own in arrays], axis=0)
+            arrays = [segment[name].numpy() for segment in segments]
+            kept = np.all([values == arrays[0] for values in arrays], axis=0)
             if known is not None:
                 kept &= name in known and known[name].numpy() == arrays[0]
-            inexact = any(_inexact(own[~kept]) for own in arrays)
+            inexact = any(_inexact(values[~kept]) for values in arrays)
             whole[name] = WholeNumbers(arrays[0], kept, inexact)
     return whole
 
@@ -89,7 +89,7 @@ def _inexact(values: NDArray[Any]) -> bool:
 
 def warn_of_inexact(whole: Mapping[str, WholeNumbers]) -> bool:
     """Say which whole numbers are too large for an exact average; return whether any are."""
-    names = [repr(name) for name, own in whole.items() if own.inexact]
+    names = [repr(name) for name, numbers in whole.items() if numbers.inexact]
     if names:
         log.warning(
             "the clients send whole numbers beyond 2^53 in %s that are not the same for all of "
@@ -113,19 +113,21 @@ def means_of_measured(
     weighted_by
         Name of the metric that is a client's weight.
     """
-    sent = [_arrays(reply) for reply in replies]
+    segments = [_arrays(reply) for reply in replies]
     metrics = [next(iter(reply.content.metric_records.values())) for reply in replies]
-    weights = [n for own in metrics if isinstance(n := own.get(weighted_by), (int, float))]
-    if len(weights) < len(sent) or not sum(weights):
+    weights = [n for record in metrics if isinstance(n := record.get(weighted_by), (int, float))]
+    if len(weights) < len(segments) or not sum(weights):
         return {}
     return {
         name: Array(
-            np.asarray(np.average([own[name].numpy() for own in sent], axis=0, weights=weights))
+            np.asarray(
+                np.average([segment[name].numpy() for segment in segments], axis=0, weights=weights)
+            )
         )
-        for name in sent[0]
+        for name in segments[0]
         if is_measured(name)
         or name in whole
-        or not np.isfinite(sent[0][name].numpy()).all()  # a mask of -inf, which has no update
+        or not np.isfinite(segments[0][name].numpy()).all()  # a mask of -inf, which has no update
     }
 
 
@@ -145,7 +147,9 @@ def with_whole_numbers(
     arrays: Mapping[str, Array], whole: Mapping[str, WholeNumbers]
 ) -> ArrayRecord:
     """Return aggregated arrays; those named in `whole` are whole numbers again."""
-    rounded = {name: own.rounded(arrays[name]) for name, own in whole.items() if name in arrays}
+    rounded = {
+        name: numbers.rounded(arrays[name]) for name, numbers in whole.items() if name in arrays
+    }
     return ArrayRecord({**arrays, **rounded})
 
 
@@ -155,13 +159,15 @@ def unchanged(replies: Sequence[Message], known: Mapping[str, Array]) -> dict[st
     Frozen weights and constants are such. Their average is rounded, and a server optimizer that
     divides by small squared steps makes much of it.
     """
-    sent = [_arrays(reply) for reply in replies]
+    segments = [_arrays(reply) for reply in replies]
     return {
         name: array
         for name, array in known.items()
         if all(
-            name in own and own[name].dtype == array.dtype and own[name].data == array.data
-            for own in sent
+            name in segment
+            and segment[name].dtype == array.dtype
+            and segment[name].data == array.data
+            for segment in segments
         )
     }
 

@@ -36,16 +36,18 @@ def state_of(strategy: flower.Strategy) -> tuple[dict[str, Tensor], list[str]]:
     lost: list[str] = []
     for name, value in vars(strategy).items():
         if isinstance(value, flower.Strategy):
-            own, inner = state_of(value)
+            attribute_tensors, inner = state_of(value)
             lost += inner
         elif _is_stateful(value):
             state = value.state_dict()
-            own = _of_state_dict(state)
-            if state and not own:
+            attribute_tensors = _of_state_dict(state)
+            if state and not attribute_tensors:
                 lost.append(f"{type(strategy).__name__}.{name}")
         else:
-            own = {k: torch.from_numpy(np.array(array)) for k, array in _arrays(value).items()}
-        tensors |= {f"{name}.{key}": tensor for key, tensor in own.items()}
+            attribute_tensors = {
+                k: torch.from_numpy(np.array(array)) for k, array in _arrays(value).items()
+            }
+        tensors |= {f"{name}.{key}": tensor for key, tensor in attribute_tensors.items()}
     return tensors, lost
 
 
@@ -58,20 +60,22 @@ def restore_state(strategy: flower.Strategy, tensors: Mapping[str, Tensor]) -> N
         If an attribute does not take its state, or has none in the checkpoint; the message names
         it.
     """
-    kept: dict[str, dict[str, Tensor]] = {}
+    by_attribute: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         attribute, key = name.split(".", 1)
-        kept.setdefault(attribute, {})[key] = tensor
+        by_attribute.setdefault(attribute, {})[key] = tensor
     for name, value in vars(strategy).items():
         if isinstance(value, flower.Strategy):
-            restore_state(value, kept.pop(name, {}))
-        elif name not in kept and _is_stateful(value) and _of_state_dict(value.state_dict()):
+            restore_state(value, by_attribute.pop(name, {}))
+        elif (
+            name not in by_attribute and _is_stateful(value) and _of_state_dict(value.state_dict())
+        ):
             raise RefusedStateError(
                 f"the checkpoint has no state of {type(strategy).__name__}.{name}"
             )
-    for attribute, own in kept.items():
-        (kind,) = {key.split(".", 1)[0] for key in own}
-        named = {key.split(".", 1)[1]: tensor for key, tensor in own.items()}
+    for attribute, attribute_tensors in by_attribute.items():
+        (kind,) = {key.split(".", 1)[0] for key in attribute_tensors}
+        named = {key.split(".", 1)[1]: tensor for key, tensor in attribute_tensors.items()}
         if kind in ("json", "tensors"):
             _load(strategy, attribute, _loadable(kind, named))
         else:

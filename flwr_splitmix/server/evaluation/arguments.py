@@ -58,14 +58,14 @@ def loaded(lower: nn.Module, arrays: ArrayRecord) -> Iterator[None]:
     ValueError
         If names or shapes differ.
     """
-    own, weights = lower.state_dict(), to_tensors(arrays)
+    state, weights = lower.state_dict(), to_tensors(arrays)
     try:
-        check_fits(own, weights, "the clients' lower segment does not fit central_evaluation's")
+        check_fits(state, weights, "the clients' lower segment does not fit central_evaluation's")
     except ClientError as error:
         raise ValueError(str(error)) from error
-    kept = {name: tensor.clone() for name, tensor in own.items()}
-    lower.load_state_dict({name: weights[name].to(t.dtype) for name, t in own.items()})
+    backup = {name: tensor.clone() for name, tensor in state.items()}
+    lower.load_state_dict({name: weights[name].to(t.dtype) for name, t in state.items()})
     try:
         yield
     finally:
-        lower.load_state_dict(kept)
+        lower.load_state_dict(backup)

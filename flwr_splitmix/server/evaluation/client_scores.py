@@ -30,21 +30,21 @@ def combine(
     told
         What the run was warned of before; added to.
     """
-    said = Counter(name for read in scored.values() for name in read.scores)
+    counts = Counter(name for read in scored.values() for name in read.scores)
     # One client of several adds no column; "accuracy" and "loss" are told by all.
     least = max(min(2, len(scored)), len(scored) / 2)
-    means = {name: _mean(name, scored, weights) for name in sorted(said) if said[name] >= least}
-    _warn_of_few(said, len(scored), means, told)
-    own = [read.scores for read in scored.values()]
-    if all(_is_of_loss(scores) for scores in own):
+    means = {name: _mean(name, scored, weights) for name in sorted(counts) if counts[name] >= least}
+    _warn_of_few(counts, len(scored), means, told)
+    client_scores = [read.scores for read in scored.values()]
+    if all(_is_of_loss(scores) for scores in client_scores):
         means[PERPLEXITY] = perplexity_of(means["loss"])
     return means
 
 
 def _mean(name: str, scored: Mapping[int, ReadScores], weights: Mapping[int, int]) -> float:
     """Return a score's mean over the clients that have it, weighted by their examples."""
-    own = {c: read.scores[name] for c, read in scored.items() if name in read.scores}
-    return sum(weights[c] * value for c, value in own.items()) / sum(weights[c] for c in own)
+    scores = {c: read.scores[name] for c, read in scored.items() if name in read.scores}
+    return sum(weights[c] * value for c, value in scores.items()) / sum(weights[c] for c in scores)
 
 
 def _is_of_loss(scores: Mapping[str, float]) -> bool:
@@ -54,15 +54,15 @@ def _is_of_loss(scores: Mapping[str, float]) -> bool:
 
 
 def _warn_of_few(
-    said: Mapping[str, int], clients: int, means: Mapping[str, float], told: Once
+    counts: Mapping[str, int], clients: int, means: Mapping[str, float], told: Once
 ) -> None:
     """Log, once for each score, that not all clients have it."""
-    few = [("few", name) for name in sorted(said) if said[name] < clients]
+    few = [("few", name) for name in sorted(counts) if counts[name] < clients]
     for _, name in told.new([key for key in few if key not in told][:MOST_NAMED]):
         log.warning(
             "%r is a score of %d of the %d clients that were evaluated: %s",
             name,
-            said[name],
+            counts[name],
             clients,
             "the run has the mean over these" if name in means else "the run leaves it out",
         )

@@ -64,8 +64,8 @@ def warn_of_initial_weights(strategy: str) -> None:
 
 def warn_of_uncalled(strategy: flower.Strategy, aggregator: flower.Strategy | None) -> None:
     """Log which of them have methods of the user's own that nothing calls."""
-    for own in (strategy, *with_wrapped(aggregator)):
-        kind = type(own)
+    for owner in (strategy, *with_wrapped(aggregator)):
+        kind = type(owner)
         for name, why in _UNCALLED.items():
             method = getattr(kind, name, None)
             module = getattr(method, "__module__", None) or "flwr"

@@ -42,17 +42,17 @@ def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> di
         left out.
     """
     sizes: dict[int, int] = {}
-    said: dict[int, int] = {}
+    set_sizes: dict[int, int] = {}
     for client in clients.alive:
         if size := clients.descriptions[client].tests(kind):
-            said[client], sizes[client] = size, min(size, MAX_TESTS)
+            set_sizes[client], sizes[client] = size, min(size, MAX_TESTS)
     if clients.alive and not sizes:
-        given = "test_data" if kind == "federated" else "benchmark_data"
+        argument = "test_data" if kind == "federated" else "benchmark_data"
         log.warning(
             "nothing is evaluated: no client has %s test data; give clients %s, or set evaluation "
             "to 'none'",
             kind,
-            given,
+            argument,
         )
     if kind == "benchmark" and len(set(sizes.values())) > 1:
         log.warning(
@@ -61,19 +61,19 @@ def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> di
             min(sizes.values()),
             max(sizes.values()),
         )
-    asked = dict(zip(sizes, cap_at_median(list(sizes.values())), strict=True))
-    cut = [client for client in sizes if asked[client] < said[client]]
+    capped = dict(zip(sizes, cap_at_median(list(sizes.values())), strict=True))
+    cut = [client for client in sizes if capped[client] < set_sizes[client]]
     if cut:
         log.warning(
             "%s %s: far more test data than the others have, up to %d, would keep them waiting",
             name_clients(cut),
-            f"{are(len(cut))} evaluated on {counted(asked[cut[0]], 'example')}"
+            f"{are(len(cut))} evaluated on {counted(capped[cut[0]], 'example')}"
             f"{'' if len(cut) == 1 else ' each'}"
             if in_parts
             else f"{are(len(cut))} not evaluated",
-            max(said[client] for client in cut),
+            max(set_sizes[client] for client in cut),
         )
-    return asked if in_parts else {c: size for c, size in asked.items() if c not in cut}
+    return capped if in_parts else {c: size for c, size in capped.items() if c not in cut}
 
 
 def spread_of(accuracies: Sequence[float], examples: Sequence[int]) -> float:
@@ -113,13 +113,13 @@ def batches_of_tests(
     fewest = dict.fromkeys(sizes, 1) if least is None else least
     counts = {c: batches_in(size, batch[c], fewest[c]) for c, size in sizes.items()}
     for number in range(max(counts.values(), default=0)):
-        left = [c for c in clients.alive if number < counts.get(c, 0)]
-        if not left:
+        remaining = [c for c in clients.alive if number < counts.get(c, 0)]
+        if not remaining:
             return
-        for first in range(0, len(left), at_once or len(left)):
+        for first in range(0, len(remaining), at_once or len(remaining)):
             if limit.over:
-                done = {c for c in left[:first] if counts[c] == number + 1}
-                limit.leave_out(clients, [c for c in left if c not in done])
+                finished = {c for c in remaining[:first] if counts[c] == number + 1}
+                limit.leave_out(clients, [c for c in remaining if c not in finished])
                 return
             yield {
                 client: {
@@ -127,7 +127,7 @@ def batches_of_tests(
                     "start": (start := number * batch[client]),
                     "stop": stop_of(start, sizes[client], batch[client], fewest[client]),
                 }
-                for client in left[first : first + (at_once or len(left))]
+                for client in remaining[first : first + (at_once or len(remaining))]
             }
 
 

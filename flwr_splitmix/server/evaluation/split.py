@@ -74,17 +74,19 @@ def evaluate_clients(clients: Clients, upper: TrainedUpper, kind: Kind) -> Evalu
                 clients.fail(client, str(error))
                 continue
             tallies[client] += upper.score(smashed, labels)
-    done = [c for c in sizes if c not in clients.failures]
+    evaluated = [c for c in sizes if c not in clients.failures]
     if clients.failures:
-        log.warning("%s", evaluated_without(clients, any_left=bool(done)))
-    if not done:
+        log.warning("%s", evaluated_without(clients, any_left=bool(evaluated)))
+    if not evaluated:
         return None
-    whole = sum((tallies[c] for c in done), Tally())
+    whole = sum((tallies[c] for c in evaluated), Tally())
     return EvaluationResult(
         kind,
         whole.accuracy,
         whole.mean_loss,
         whole.examples,
-        spread_of([tallies[c].accuracy for c in done], [tallies[c].examples for c in done]),
+        spread_of(
+            [tallies[c].accuracy for c in evaluated], [tallies[c].examples for c in evaluated]
+        ),
         whole.scores,
     )

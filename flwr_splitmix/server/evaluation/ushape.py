@@ -53,9 +53,9 @@ def evaluate_in_u_shape(
     sizes = sizes_of_tests(clients, kind, in_parts=False)
     if not sizes:
         return None
-    said = clients.described(UShapeDescription)
-    batch = {client: said[client].batch_size for client in sizes}
-    least = {client: said[client].least_batch for client in sizes}
+    descriptions = clients.described(UShapeDescription)
+    batch = {client: descriptions[client].batch_size for client in sizes}
+    least = {client: descriptions[client].least_batch for client in sizes}
     limit = TimeLimit()
     for payloads in batches_of_tests(clients, limit, kind, sizes, batch, least=least):
         replies = clients.call("encode_test", payloads, phase="evaluate")

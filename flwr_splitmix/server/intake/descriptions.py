@@ -62,8 +62,8 @@ def agree_on_shape(
     LinkError
         If no client fits.
     """
-    said = _of_shape(clients, SplitDescription, "SplitClient")
-    shapes = {client: _shape(description) for client, description in said.items()}
+    descriptions = _of_shape(clients, SplitDescription, "SplitClient")
+    shapes = {client: _shape(description) for client, description in descriptions.items()}
     for client, shape in shapes.items():
         if (numbers := math.prod(shape.size)) > MAX_SMASHED:
             allowed = f"or {numbers} numbers; allowed are {MAX_SMASHED}"
@@ -84,10 +84,10 @@ def agree_on_shape(
             if shapes[client].batch != chosen.batch:
                 others += f": give all of them one batch_size, here {chosen.batch}"
             clients.fail(client, _differs(shapes[client], others))
-    sizes = [said[client].num_examples for client in clients.alive]
+    sizes = [descriptions[client].num_examples for client in clients.alive]
     batches = mean_batches(sizes, [chosen.batch] * len(sizes))
     grid = geometry.grid if geometry is not None and geometry.grid else None
-    grid = grid or _grid_of_most([said[client].segment for client in clients.alive])
+    grid = grid or _grid_of_most([descriptions[client].segment for client in clients.alive])
     return replace(chosen, classes=num_classes, grid=grid), batches
 
 
@@ -95,13 +95,15 @@ def _chosen(
     shapes: Sequence[SmashedShape], takes: Callable[[SmashedShape], bool] | None
 ) -> SmashedShape:
     """Return what most clients make, of what the upper segment takes, if it takes any of it."""
-    left = list(shapes)
+    candidates = list(shapes)
     if takes is not None and len({replace(shape, batch=1) for shape in shapes}) > 1:
-        while left:
-            chosen = most_common(left, _numbers)
+        while candidates:
+            chosen = most_common(candidates, _numbers)
             if takes(chosen):
                 return chosen
-            left = [shape for shape in left if replace(shape, batch=chosen.batch) != chosen]
+            candidates = [
+                shape for shape in candidates if replace(shape, batch=chosen.batch) != chosen
+            ]
     return most_common(shapes, _numbers)  # if it does not fit, training says how
 
 
@@ -111,17 +113,17 @@ def _numbers(shape: SmashedShape) -> int:
 
 def _of_shape(clients: Clients, shape: type[Shape], needed: str) -> dict[int, Shape]:
     """Return the descriptions of a shape; clients of others are left out of the round."""
-    said = clients.described(shape)
+    descriptions = clients.described(shape)
     for client in clients.alive:
-        if client not in said:
+        if client not in descriptions:
             which = "neither" if type(clients.descriptions[client]) is Description else "the other"
             clients.fail(client, f"it is a client of {which} shape; this strategy needs a {needed}")
-    return said
+    return descriptions
 
 
-def _shape(said: SplitDescription) -> SmashedShape:
-    segment = said.segment
-    return SmashedShape(said.batch_size, segment.patches, segment.width, segment.prefix)
+def _shape(description: SplitDescription) -> SmashedShape:
+    segment = description.segment
+    return SmashedShape(description.batch_size, segment.patches, segment.width, segment.prefix)
 
 
 def _grid_of_most(segments: Sequence[SegmentDescription]) -> tuple[int, int] | None:
@@ -158,13 +160,15 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
     LinkError
         If no client fits.
     """
-    said = _of_shape(clients, UShapeDescription, "UShapeClient")
-    widths = [said[client].width for client in clients.alive]
+    descriptions = _of_shape(clients, UShapeDescription, "UShapeClient")
+    widths = [descriptions[client].width for client in clients.alive]
     expected = width or (most_common(widths, int) if widths else 0)
     for client in clients.alive:
-        if (own := said[client].width) != expected:
-            clients.fail(client, f"its hidden states have width {own}, the trunk's {expected}")
-    sizes = {client: said[client].batch_size for client in clients.alive}
+        if (client_width := descriptions[client].width) != expected:
+            clients.fail(
+                client, f"its hidden states have width {client_width}, the trunk's {expected}"
+            )
+    sizes = {client: descriptions[client].batch_size for client in clients.alive}
     for client, usual in far_larger(sizes, MORE_EXAMPLES, least=ENOUGH_EXAMPLES).items():
         clients.fail(
             client,
@@ -174,8 +178,11 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
         )
     if not clients.alive:
         raise LinkError(f"no client fits the trunk: {reasons(clients)}")
-    known = [said[client] for client in clients.alive]
-    return mean_batches([own.num_examples for own in known], [own.batch_size for own in known])
+    remaining = [descriptions[client] for client in clients.alive]
+    return mean_batches(
+        [description.num_examples for description in remaining],
+        [description.batch_size for description in remaining],
+    )
 
 
 def check_hiding(clients: Clients, hiding: type[Hiding], strategy: str) -> None:
@@ -192,8 +199,8 @@ def check_hiding(clients: Clients, hiding: type[Hiding], strategy: str) -> None:
     """
     if hiding is Hiding:
         return
-    for client, said in clients.described(UShapeDescription).items():
-        if hiding.__name__ not in said.hiding.split():
+    for client, description in clients.described(UShapeDescription).items():
+        if hiding.__name__ not in description.hiding.split():
             clients.fail(
                 client,
                 f"its data are not hidden by {hiding.__name__}, as {strategy} promises; make it "

@@ -45,9 +45,9 @@ class ReportedEpsilons(Observer):
             return
         if "messages" in event.payload:
             self._unsaid.add(event.client)
-        told = event.payload.get("epsilons")
-        if isinstance(told, Mapping):
-            self._spent[event.client] = self._known(epsilons_in(told))
+        epsilons = event.payload.get("epsilons")
+        if isinstance(epsilons, Mapping):
+            self._spent[event.client] = self._common(epsilons_in(epsilons))
             self._unsaid.discard(event.client)
 
     def take(self, clients: Clients, names: Collection[str]) -> None:
@@ -61,23 +61,27 @@ class ReportedEpsilons(Observer):
             Those that most clients of the round report; what most reported once is asked of all.
         """
         self._names |= set(names)
-        said = {
+        replies = {
             client: clients.replies[client] for client in clients.alive if client in clients.replies
         }
-        self._replied = said.keys()
-        self._spent |= {client: self._known(epsilons_of(reply)) for client, reply in said.items()}
-        self._unsaid.difference_update(said)
+        self._replied = replies.keys()
+        self._spent |= {
+            client: self._common(epsilons_of(reply)) for client, reply in replies.items()
+        }
+        self._unsaid.difference_update(replies)
 
-    def _known(self, epsilons: Mapping[str, float]) -> dict[str, float]:
+    def _common(self, epsilons: Mapping[str, float]) -> dict[str, float]:
         """Return those that most clients report: one client must not fill the checkpoints."""
-        return {name: own for name, own in epsilons.items() if name in self._names}
+        return {name: epsilon for name, epsilon in epsilons.items() if name in self._names}
 
     def largest(self) -> dict[str, float]:
         """Return the largest so far, by name."""
         if self._unsaid or self._unfinished.clients.difference(self._replied):
             return dict.fromkeys(sorted(self._names), math.inf)
         return {
-            name: max((own.get(name, math.inf) for own in self._spent.values()), default=math.inf)
+            name: max(
+                (spent.get(name, math.inf) for spent in self._spent.values()), default=math.inf
+            )
             for name in sorted(self._names)
         }
 
@@ -85,12 +89,12 @@ class ReportedEpsilons(Observer):
         """Return what is known of each client."""
         return {
             "names": sorted(self._names),
-            "spent": {str(client): own for client, own in self._spent.items()},
+            "spent": {str(client): spent for client, spent in self._spent.items()},
             "unsaid": sorted(self._unsaid),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
         self._names = set(state["names"])
-        self._spent = {int(client): dict(own) for client, own in state["spent"].items()}
+        self._spent = {int(client): dict(spent) for client, spent in state["spent"].items()}
         self._unsaid = set(state["unsaid"])

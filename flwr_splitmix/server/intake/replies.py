@@ -111,8 +111,10 @@ class ReplyIntake:
                 del metrics[client]
         means = self.means([replies[client] for client in metrics])
         self._cap_examples(metrics)
-        for client, own in metrics.items():
-            _rebuild(replies[client], {name: checked[client][name] for name in began}, own)
+        for client, client_metrics in metrics.items():
+            _rebuild(
+                replies[client], {name: checked[client][name] for name in began}, client_metrics
+            )
         clients.replies = {client: replies[client] for client in metrics}
         self._name_outliers(
             clients.server_round, norms, [client for client in norms if client in metrics]
@@ -124,8 +126,13 @@ class ReplyIntake:
     ) -> list[int]:
         """Fail the clients with absurd updates, and return them."""
         weights = {client: weights_of(arrays) for client, arrays in checked.items()}
-        norms = {client: self._norm(own, weights_of(began)) for client, own in weights.items()}
-        largest = {client: largest_number(own) for client, own in weights.items()}
+        norms = {
+            client: self._norm(client_weights, weights_of(began))
+            for client, client_weights in weights.items()
+        }
+        largest = {
+            client: largest_number(client_weights) for client, client_weights in weights.items()
+        }
         absurd = absurd_updates(norms, largest)
         for client in absurd:
             clients.fail(
@@ -165,23 +172,25 @@ class ReplyIntake:
         -------
         The means of what the others report.
         """
-        kept: dict[int, Message] = {}
+        valid_replies: dict[int, Message] = {}
         for client, reply in clients.replies.items():
-            said = clients.descriptions.get(client)
-            described = None if said is None else said.num_examples
+            description = clients.descriptions.get(client)
+            described = None if description is None else description.num_examples
             try:
                 check_examples(metrics_of(reply).get("num-examples"), described)
             except UploadError as error:
                 clients.fail(client, str(error))
             else:
-                kept[client] = reply
-        clients.replies = kept
-        return self.means(list(kept.values()))
+                valid_replies[client] = reply
+        clients.replies = valid_replies
+        return self.means(list(valid_replies.values()))
 
     def means(self, replies: Sequence[Message]) -> dict[str, float]:
         """Return `client_means`; log, once per run, which metrics have no column of their own."""
         means = client_means(replies)
-        count = Counter(n for own in map(metrics_of, replies) for n in own if not NAME.fullmatch(n))
+        count = Counter(
+            n for metrics in map(metrics_of, replies) for n in metrics if not NAME.fullmatch(n)
+        )
         excluded = sorted(name for name, n in count.items() if 2 * n > len(replies))
         if excluded and self._once.first("names"):
             log.warning(
@@ -212,11 +221,11 @@ class ReplyIntake:
         float16 perhaps, had.
         """
         dtypes = dict(self._dtypes)
-        for name, own in self._dtypes.items():
-            if own.kind == "f":
+        for name, dtype in self._dtypes.items():
+            if dtype.kind == "f":
                 count = Counter(_float_width(reply, name) for reply in replies)
-                wide = [n for n in count if n > own.itemsize and 2 * count[n] > len(replies)]
-                dtypes[name] = np.dtype(f"f{wide[0]}") if wide else own
+                wide = [n for n in count if n > dtype.itemsize and 2 * count[n] > len(replies)]
+                dtypes[name] = np.dtype(f"f{wide[0]}") if wide else dtype
         return dtypes
 
     def _read_arrays(
@@ -258,15 +267,17 @@ class ReplyIntake:
 
     def _cap_examples(self, metrics: Mapping[int, dict[str, Any]]) -> None:
         """Cap a client's weight at 100 times the median; log so once per client and run."""
-        said = {client: own["num-examples"] for client, own in metrics.items()}
-        for client, most in zip(said, cap_at_median(list(said.values())), strict=True):
+        examples = {
+            client: client_metrics["num-examples"] for client, client_metrics in metrics.items()
+        }
+        for client, most in zip(examples, cap_at_median(list(examples.values())), strict=True):
             metrics[client]["num-examples"] = most
-            if most < said[client] and self._once.first(("exaggerates", client)):
+            if most < examples[client] and self._once.first(("exaggerates", client)):
                 log.warning(
                     "client %d says that it has %d examples; in averages it counts as %d, far "
                     "above the median of the others",
                     client,
-                    said[client],
+                    examples[client],
                     most,
                 )
 

@@ -29,20 +29,20 @@ def client_means(replies: Sequence[Message]) -> dict[str, float]:
     predict, however few. Of an epsilon the largest is taken: a mean would be nobody's. It may be
     infinite.
     """
-    said = [m for m in map(_numbers, replies) if m.get("num-examples", 0) >= 1]
-    examples = cap_at_median([int(min(m["num-examples"], MAX_COUNT)) for m in said])
+    reports = [m for m in map(_numbers, replies) if m.get("num-examples", 0) >= 1]
+    examples = cap_at_median([int(min(m["num-examples"], MAX_COUNT)) for m in reports])
     # A client says these itself, and nobody compares them with the steps that were taken.
-    steps = cap_at_median([int(min(max(m.get("num-steps", 1), 1), MAX_COUNT)) for m in said])
-    count = Counter(name for own in said for name in own if NAME.fullmatch(name))
+    steps = cap_at_median([int(min(max(m.get("num-steps", 1), 1), MAX_COUNT)) for m in reports])
+    count = Counter(name for report in reports for name in report if NAME.fullmatch(name))
     means: dict[str, float] = {}
     for name in sorted(set(count) - {"num-examples", "num-steps"}):
-        if name == LOSS or 2 * count[name] > len(said):
+        if name == LOSS or 2 * count[name] > len(reports):
             weights = steps if name == LOSS else examples
-            own = [(m[name], n) for m, n in zip(said, weights, strict=True) if name in m]
+            weighted = [(m[name], n) for m, n in zip(reports, weights, strict=True) if name in m]
             if is_epsilon(name):
-                means[name] = max(value for value, _ in own)
+                means[name] = max(value for value, _ in weighted)
                 continue
-            mean = sum(value * n for value, n in own) / sum(n for _, n in own)
+            mean = sum(value * n for value, n in weighted) / sum(n for _, n in weighted)
             if math.isfinite(mean):
                 means[name] = mean
     return means
@@ -65,10 +65,10 @@ def _numbers(reply: Message) -> dict[str, float]:
 
     Without it, the largest of the others' would look like a bound for all.
     """
-    said = metrics_of(reply)
-    numbers = {name: _finite_or_infinite(value) for name, value in said.items()}
+    metrics = metrics_of(reply)
+    numbers = {name: _finite_or_infinite(value) for name, value in metrics.items()}
     finite = {name: number for name, number in numbers.items() if number < math.inf}
-    return finite | epsilons_in(said)
+    return finite | epsilons_in(metrics)
 
 
 def epsilons_of(reply: Message) -> dict[str, float]:
@@ -124,22 +124,22 @@ def read_metrics(reply: Message, common: set[MetricKind], examples: int | None) 
         If one is missing or not finite (an epsilon may be infinite), or the number of examples is
         not the described one.
     """
-    own = metrics_of(reply)
-    if "num-examples" not in own:
+    metrics = metrics_of(reply)
+    if "num-examples" not in metrics:
         check_examples(None, examples)
     if lacking := sorted(name for name, _ in common - _kinds(reply)):
         raise UploadError(
             "returned not all of the metrics that most clients did: "
             f"{lacking[0]!r:.60} is missing or of another length"
         )
-    kept = {name: own[name] for name, _ in sorted(common, key=lambda kind: kind[0])}
+    common_values = {name: metrics[name] for name, _ in sorted(common, key=lambda kind: kind[0])}
     if not all(
         _all_finite(value) or (is_epsilon(name) and value == math.inf)
-        for name, value in kept.items()
+        for name, value in common_values.items()
     ):
         raise UploadError("returned metrics that are NaN or infinite")
-    check_examples(kept["num-examples"], examples)
-    return kept if examples is None else {**kept, "num-examples": examples}
+    check_examples(common_values["num-examples"], examples)
+    return common_values if examples is None else {**common_values, "num-examples": examples}
 
 
 def _all_finite(value: Any) -> bool:

@@ -118,8 +118,12 @@ class UploadIntake:
         What an earlier round that did not end has left in `finite` is forgotten.
         """
         self.finite.late()
-        said = clients.described(SplitDescription)
-        self.spent_clients = {client for client, own in said.items() if own.uploads.budget_spent}
+        descriptions = clients.described(SplitDescription)
+        self.spent_clients = {
+            client
+            for client, description in descriptions.items()
+            if description.uploads.budget_spent
+        }
 
     def end_round(self, clients: Clients) -> None:
         """Leave out clients whose uploads have turned out not to be finite."""

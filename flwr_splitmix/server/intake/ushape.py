@@ -161,9 +161,9 @@ def read_scores(reply: Mapping[str, Any]) -> ReadScores:
         if name not in scores:
             raise UploadError(f"returned no {name!r} among the scores of its evaluation")
         if not _is_number(scores[name]):
-            said = shown(scores[name])
+            score = shown(scores[name])
             raise UploadError(
-                f"says that its {name} is {said}; needed is a finite number, up to {MAX_SCORE:g}"
+                f"says that its {name} is {score}; needed is a finite number, up to {MAX_SCORE:g}"
             )
     if not 0 <= scores["accuracy"] <= 1:
         raise UploadError(f"says that its accuracy is {scores['accuracy']:g}; it must be 0 to 1")
@@ -172,12 +172,12 @@ def read_scores(reply: Mapping[str, Any]) -> ReadScores:
         for name, value in scores.items()
         if isinstance(name, str) and NAME.fullmatch(name)
     }
-    kept = {name: float(value) for name, value in named.items() if _is_number(value)}
+    finite = {name: float(value) for name, value in named.items() if _is_number(value)}
     return ReadScores(
         examples,
-        kept,
+        finite,
         misnamed=[str(name) for name in scores if name not in named],
-        not_finite=[name for name in named if name not in kept],
+        not_finite=[name for name in named if name not in finite],
     )
 
 

@@ -67,10 +67,10 @@ class Participants:
 
     def warn_of_seeds(self, clients: Clients) -> None:
         """Log, once a run, if a ledger counts noise that is not a secret of the server's."""
-        said = clients.descriptions
-        seeded = [client for client in clients.alive if said[client].repeatable_secrets]
+        descriptions = clients.descriptions
+        seeded = [client for client in clients.alive if descriptions[client].repeatable_secrets]
         if seeded and self._once.first("seeded"):
-            counted_as_none = any(said[client].seeded for client in seeded)
+            counted_as_none = any(descriptions[client].seeded for client in seeded)
             log.warning(
                 "noise of %s is drawn from the run's seed (repeatable_secrets), with which the "
                 "server can subtract it: it protects nothing, and %s",
@@ -112,12 +112,14 @@ class Participants:
         drawn, self._undrawn = drawn_clients(directory, rng, size, self._without_data.clients)
         return {client: directory[client] for client in drawn}
 
-    def _note_partitions(self, said: Mapping[int, int]) -> None:
+    def _note_partitions(self, reported: Mapping[int, int]) -> None:
         """Note into how many parts nodes say that the data are divided; warn of changes."""
-        known = {
-            client: self.partitions.setdefault(client, parts) for client, parts in said.items()
+        recorded = {
+            client: self.partitions.setdefault(client, parts) for client, parts in reported.items()
         }
-        changed = [client for client in sorted(said) if known[client] not in (0, said[client])]
+        changed = [
+            client for client in sorted(reported) if recorded[client] not in (0, reported[client])
+        ]
         if not changed:
             return
         self.partitions |= dict.fromkeys(changed, 0)
@@ -129,8 +131,8 @@ class Participants:
             "had",
             counted(len(changed), "node"),
             first,
-            known[first],
-            said[first],
+            recorded[first],
+            reported[first],
         )
 
     def forget_draw(self) -> None:
@@ -155,9 +157,9 @@ class Participants:
         """
         if len(clients.nodes) >= min_nodes or not self._undrawn:
             return
-        known = len(self._without_data.clients)
+        count_before = len(self._without_data.clients)
         failures = self._without_data.failures(clients.failures, clients.descriptions)
-        if len(self._without_data.clients) == known:
+        if len(self._without_data.clients) == count_before:
             return
         if failures:
             log.warning("%s is drawn again: %s", what, name_reasons(failures))
@@ -179,11 +181,11 @@ class Participants:
 
     def state(self) -> dict[str, Any]:
         """Return the plain values that a checkpoint keeps."""
-        kept = {**self._federation.state(), **self._without_data.state()}
+        node_state = {**self._federation.state(), **self._without_data.state()}
         return {
             "trained": text_keys(self.last_trained_round),
             "partitions": text_keys(self.partitions),
-            **kept,
+            **node_state,
         }
 
     def warn_of_unasked(self) -> None:
