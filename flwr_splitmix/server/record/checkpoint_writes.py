@@ -69,6 +69,6 @@ class CheckpointWrites:
 
     def save_kept(self, run: Run) -> None:
         """Save the checkpoint that could not be saved before, if any; raises OSError."""
-        if (kept := self._unsaved) is not None:
-            run.checkpoints.save(kept.round, kept.tensors, kept.meta)
+        if (checkpoint := self._unsaved) is not None:
+            run.checkpoints.save(checkpoint.round, checkpoint.tensors, checkpoint.meta)
             self._unsaved = None

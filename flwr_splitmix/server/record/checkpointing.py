@@ -88,11 +88,11 @@ def pack(
     lower = {f"{prefix}.{name}": tensor for name, tensor in to_tensors(arrays).items()}
     tensors = {**lower, **aggregator.state()}
     values = {**facts, _METHOD: method, _OBSERVERS: audience.states()}
-    for own, others in zip(server, (tensors, values), strict=True):
-        if taken := sorted(own.keys() & others.keys()):
+    for server_part, others in zip(server, (tensors, values), strict=True):
+        if clashes := sorted(server_part.keys() & others.keys()):
             raise ValueError(
-                f"server_state() returns {taken[0]!r}, a name that a checkpoint has for something "
-                "else; choose another one"
+                f"server_state() returns {clashes[0]!r}, a name that a checkpoint has for "
+                "something else; choose another one"
             )
     return {**server[0], **tensors}, {**server[1], **values}
 
@@ -153,23 +153,23 @@ def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, Any]) -> 
             f"{of} is of {began}, and {method} cannot go on from it: resume with the strategy and "
             "the aggregator that the run began with, or start a new run"
         )
-    kept = {name: checkpoint.meta.get(name, value) for name, value in facts.items()}
-    if (seed := kept[_SEED]) != facts[_SEED]:
+    checkpoint_facts = {name: checkpoint.meta.get(name, value) for name, value in facts.items()}
+    if (seed := checkpoint_facts[_SEED]) != facts[_SEED]:
         raise RunError(
             f"{of} is of seed {seed}, and here it is {facts[_SEED]}: resume with the seed that the "
             "run began with, or start a new run"
         )
-    if (clients := kept.get(_CLIENTS)) != facts.get(_CLIENTS):
-        here = facts[_CLIENTS]
+    if (clients := checkpoint_facts.get(_CLIENTS)) != facts.get(_CLIENTS):
+        current_clients = facts[_CLIENTS]
         log.warning(
             "the run had %s, and here %s %d: each is taken for the earlier client of its place in "
             "the list, with the same data; if the data were divided anew, start a new run",
             counted(clients or 0, "client"),
-            are(here),
-            here,
+            are(current_clients),
+            current_clients,
         )
     if PROTECTION in facts:
-        check_same(of, kept[PROTECTION], facts[PROTECTION])
+        check_same(of, checkpoint_facts[PROTECTION], facts[PROTECTION])
     try:
         yield
     except (LookupError, RuntimeError, ValueError) as error:
@@ -224,9 +224,9 @@ def notify_of_missed(
         last = 0 if entry is None else entry.get(_ROUND, checkpoint.round)
         if last == checkpoint.round:
             continue
-        finished = {client for client, done in trained.items() if done > last}
-        asked = (one.clients for one in begun if last < one.round <= checkpoint.round)
-        if clients := finished.union(unfinished, *asked):
+        finished = {client for client, last_trained in trained.items() if last_trained > last}
+        participants = (one.clients for one in begun if last < one.round <= checkpoint.round)
+        if clients := finished.union(unfinished, *participants):
             observer.on_missed(RoundsMissed(range(last + 1, checkpoint.round + 1), clients))
 
 

@@ -41,11 +41,11 @@ def warn_of_other_values(run: Run, given: Mapping[str, Any]) -> None:
     given
         See `given_to`. Keys that the run's configuration lacks are clients' and server's alike.
     """
-    own = run.config
+    config = run.config
     if named := ", ".join(
-        f"{key} is {own[key]!r}, not {value!r}"
+        f"{key} is {config[key]!r}, not {value!r}"
         for key, value in given.items()
-        if key not in _NOT_TRAINED and key in own and own[key] != value
+        if key not in _NOT_TRAINED and key in config and config[key] != value
     ):
         log.warning(
             "run %s is resumed: its clients are built from the configuration that it began with, "

@@ -199,10 +199,10 @@ class RunRecorder:
             self.folder.attempt("metrics", lambda run: run.append_round(row))
             self._write_record()
             number = event.server_round
-            due = number % self._every == 0 or number == event.num_rounds
+            is_due = number % self._every == 0 or number == event.num_rounds
             tensors, meta = snapshot()
-            kept = {**meta, **self._records.to_keep}
-            self.checkpoints.save(number, tensors, kept, durable=due)
+            plain_values = {**meta, **self._records.to_keep}
+            self.checkpoints.save(number, tensors, plain_values, durable=is_due)
         self._records.end_round(event)
 
     def end_lost(
@@ -222,8 +222,8 @@ class RunRecorder:
         if self.run is not None:
             self._write_record()
             tensors, meta = snapshot()
-            kept = {**meta, **self._records.to_keep_of_lost}
-            self.checkpoints.save(server_round, tensors, kept, durable=True)
+            plain_values = {**meta, **self._records.to_keep_of_lost}
+            self.checkpoints.save(server_round, tensors, plain_values, durable=True)
 
     def _write_record(self) -> None:
         record = self._records.of_clients

@@ -122,8 +122,8 @@ class RunRecords:
     def end_round(self, event: RoundDone) -> None:
         """Count the time of a round that has ended, and log one line."""
         self.clock.end_round()
-        left = self.clock.seconds_of(event.num_rounds - event.server_round)
-        log.info("%s", progress_line(event.row, event.num_rounds, left))
+        seconds_left = self.clock.seconds_of(event.num_rounds - event.server_round)
+        log.info("%s", progress_line(event.row, event.num_rounds, seconds_left))
 
     def end_lost(self, server_round: int, evaluation: EvaluationResult | None) -> None:
         """Keep the evaluation after the last round, which was lost, as the round has no row."""

@@ -66,9 +66,9 @@ class RunStart:
                     attempt("id of Flower's run", lambda run: note_flower_run(run, flower_run))
                 yield
             except Exception as error:
-                said = sentence(error)
+                failure = sentence(error)
                 if fresh or self._start is None:
-                    attempt("failure", lambda run: run.note_failure(said))
+                    attempt("failure", lambda run: run.note_failure(failure))
                 raise
 
     def take_config(self, run: Run) -> None:
@@ -98,7 +98,7 @@ class RunStart:
         run = self._folder.run
         if run is None or self._start is None:
             return
-        num_rounds, kept = self._start
+        num_rounds, finished_rounds = self._start
         self._start = None  # an error is now the run's own
         with needed(
             lambda reason: (
@@ -108,7 +108,7 @@ class RunStart:
         ):
             if num_rounds:
                 run.config_file.extend(num_rounds)
-            run.rewind(kept)
+            run.rewind(finished_rounds)
         self._folder.attempt("end of the failure before", lambda run: run.note_failure(None))
 
     def warn_of_given(self, given: Mapping[str, Any]) -> None:

@@ -104,17 +104,17 @@ def check_same(checkpoint: str, began: Mapping[str, Any], here: Mapping[str, Any
         If the kinds differ.
     """
     if began["kind"] != here["kind"]:
-        what = here["what"]
+        noun = here["what"]
         raise RunError(
-            f"{checkpoint} is of the {what} {began['kind']}, and {here['kind']} cannot go on from "
-            f"it: resume with the {what} that the run began with, or start a new run"
+            f"{checkpoint} is of the {noun} {began['kind']}, and {here['kind']} cannot go on from "
+            f"it: resume with the {noun} that the run began with, or start a new run"
         )
-    before, now = _of_clients(began, here)
+    before, after = _of_clients(began, here)
     if began["noise"] is not None and here["noise"] is None:
-        before, now = [*before, "noise"], [*now, "no noise"]
+        before, after = [*before, "noise"], [*after, "no noise"]
     elif began["noise"] is not None:
         was, is_now = _differing(began["noise"], here["noise"])
-        before, now = [*before, *was], [*now, *is_now]
+        before, after = [*before, *was], [*after, *is_now]
     if before:
         log.warning(
             "%s is of %s with %s, and here it has %s: the run goes on with the latter, so its "
@@ -122,7 +122,7 @@ def check_same(checkpoint: str, began: Mapping[str, Any], here: Mapping[str, Any
             checkpoint,
             began["kind"],
             ", ".join(before),
-            ", ".join(now),
+            ", ".join(after),
         )
 
 
@@ -130,15 +130,17 @@ def _of_clients(began: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[list
     """Return, as text, the options that differ, of which client if not for all alike."""
     pairs = list(zip(began.get("clients", [{}]), here.get("clients", [{}]), strict=False))
     changes: dict[tuple[str, str], list[int]] = {}
-    for client, (was, now) in enumerate(pairs):
-        differing = _differing({**began["options"], **was}, {**here["options"], **now})
+    for client, (was, is_now) in enumerate(pairs):
+        differing = _differing({**began["options"], **was}, {**here["options"], **is_now})
         for change in zip(*differing, strict=True):
             changes.setdefault(change, []).append(client)
-    told = [
+    labelled = [
         (change, "" if len(clients) == len(pairs) else f" of client {listed(clients, most=1)}")
         for change, clients in changes.items()
     ]
-    return [was + whose for (was, _), whose in told], [now + whose for (_, now), whose in told]
+    return [was + whose for (was, _), whose in labelled], [
+        is_now + whose for (_, is_now), whose in labelled
+    ]
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[list[str], list[str]]:

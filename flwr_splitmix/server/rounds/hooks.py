@@ -202,16 +202,16 @@ class RoundHooks(LoopSetup):
 
     def require(self, clients: Clients) -> None:
         """Raise LinkError if fewer than `min_nodes` clients are left."""
-        left = len(clients.nodes)
-        if left < self.min_nodes:
+        alive = len(clients.nodes)
+        if alive < self.min_nodes:
             option = name_of_option(self.recorder.run, "min_nodes", "min-nodes")
             number, named = self.run_state.intake.unusual
             before = number == clients.server_round - 1 and not self.aggregator.robust
-            said = f" (round {number} averaged an unusual update of {named}, which may be why)"
+            hint = f" (round {number} averaged an unusual update of {named}, which may be why)"
             raise LinkError(
-                f"round {clients.server_round}: {counted(left, 'client')} {are(left)} left, "
+                f"round {clients.server_round}: {counted(alive, 'client')} {are(alive)} left, "
                 f"{self._said_least(option)}: {reasons(clients) or 'no others were asked'}"
-                + (said if named and before else "")
+                + (hint if named and before else "")
             )
 
     def _said_least(self, option: str) -> str:
@@ -252,5 +252,5 @@ class RoundHooks(LoopSetup):
 
     def _attempts(self, client: int) -> Mapping[str, Any]:
         attempts = self.records.unfinished.of(client)
-        known = [batches for batches in attempts if batches is not None]
-        return {"attempt": len(attempts), "earlier": known}
+        batch_counts = [batches for batches in attempts if batches is not None]
+        return {"attempt": len(attempts), "earlier": batch_counts}

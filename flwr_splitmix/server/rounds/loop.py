@@ -115,8 +115,8 @@ class RoundLoop(RoundHooks):
         self._check_first(initial_arrays, given=True)
         link = self.link or default_link(directory, attach_timeout or min(timeout, 120.0))
         # Nodes keep states by this name: those of another start in this Flower run are not its own.
-        own = f"{UNNAMED}{secrets.token_hex(8)}"
-        link.run_of_strategy = own if directory is None else directory.id
+        run_name = f"{UNNAMED}{secrets.token_hex(8)}"
+        link.run_of_strategy = run_name if directory is None else directory.id
         run: RunState[Any] = RunState(
             link=link,
             num_rounds=num_rounds,

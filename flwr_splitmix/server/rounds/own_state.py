@@ -24,12 +24,12 @@ def state_of(strategy: RoundHooks) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with an untrained segment.
     """
     whose = f"{type(strategy).__name__}.server_state()"
-    made: object = strategy.server_state()
-    parts = made if isinstance(made, (tuple, list)) else ()
+    returned: object = strategy.server_state()
+    parts = returned if isinstance(returned, (tuple, list)) else ()
     if len(parts) != 2 or not all(isinstance(part, Mapping) for part in parts):
         raise TypeError(
-            f"{whose} is {described(made)}; needed is a pair of tensors by name and JSON values by "
-            "name"
+            f"{whose} is {described(returned)}; needed is a pair of tensors by name and JSON "
+            "values by name"
         )
     tensors, values = parts
     for name, tensor in tensors.items():
@@ -38,8 +38,8 @@ def state_of(strategy: RoundHooks) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{whose} has {described(tensor)} as {name!r}; needed are tensors")
     values = json_values(values, whose)
-    for own, kept in zip(_of_package(strategy), (tensors, values), strict=True):
-        if missing := sorted(own.keys() - kept.keys()):
+    for required, entries in zip(_of_package(strategy), (tensors, values), strict=True):
+        if missing := sorted(required.keys() - entries.keys()):
             raise TypeError(
                 f"{whose} lacks {listed(map(repr, missing), most=1)}; add to what "
                 "super().server_state() returns, and call super().restore_server(tensors, values)"
@@ -50,8 +50,8 @@ def state_of(strategy: RoundHooks) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def _of_package(strategy: RoundHooks) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
     """Return the state of the package's own class, if that of a user's overrides it."""
     owners = [kind for kind in type(strategy).__mro__ if "server_state" in vars(kind)]
-    own = next(kind for kind in owners if of_package(kind))
-    if own is owners[0] or own is RoundHooks:
+    owner = next(kind for kind in owners if of_package(kind))
+    if owner is owners[0] or owner is RoundHooks:
         return {}, {}
-    state: tuple[Mapping[str, Tensor], Mapping[str, Any]] = vars(own)["server_state"](strategy)
+    state: tuple[Mapping[str, Tensor], Mapping[str, Any]] = vars(owner)["server_state"](strategy)
     return state

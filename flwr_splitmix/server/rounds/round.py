@@ -61,13 +61,15 @@ class OneRound:
         strategy, run = self._strategy, self._run
         began = time.perf_counter()
         self._run.participants.forget_draw()
-        made = strategy.configure_train(self._number, run.result.arrays, run.train_config, run.grid)
-        messages = training_messages_of(made, strategy, self._number)
+        returned = strategy.configure_train(
+            self._number, run.result.arrays, run.train_config, run.grid
+        )
+        messages = training_messages_of(returned, strategy, self._number)
         with self._clients(messages) as clients:
             announced = self._begin(clients)
             attached = time.perf_counter()
-            taken = strategy.train_round(clients, self._number)
-            steps = taken_steps(type(strategy), taken, announced)
+            returned_steps = strategy.train_round(clients, self._number)
+            steps = taken_steps(type(strategy), returned_steps, announced)
             step_seconds = time.perf_counter() - attached
         norms, means = self._aggregate(clients)
         seconds = time.perf_counter() - began
@@ -166,13 +168,13 @@ class OneRound:
         """
         strategy, run = self._strategy, self._run
         run.agreement = None
-        said = strategy.agree(clients)
+        returned = strategy.agree(clients)
         if strategy.fixes_length and run.agreement is None:
             raise RuntimeError(
                 f"agree of {type(strategy).__name__} must call super().agree(clients), which "
                 "leaves out who does not fit and fixes the round's length, and return its result"
             )
-        return announced_steps(type(strategy), said, run.agreement)
+        return announced_steps(type(strategy), returned, run.agreement)
 
     def _aggregate(self, clients: Clients) -> tuple[dict[int, float], dict[str, float]]:
         """Check and aggregate the round's replies, and store arrays and metrics in the result.
@@ -216,10 +218,10 @@ class OneRound:
             return strategy.aggregate_train(self._number, replies)
         # Before a strategy sees them: some of Flower's take the arrays out of the replies.
         averaged = replies[:1] if aggregator.averages else ()
-        sent = next((dict(own.content.array_records["arrays"]) for own in averaged), before)
-        made = strategy.aggregate_train(self._number, replies)
-        arrays, metrics = aggregated(made, strategy, sent, aggregator.once)
-        check_finite(arrays or {}, strategy, sent, before)
+        like = next((dict(reply.content.array_records["arrays"]) for reply in averaged), before)
+        returned = strategy.aggregate_train(self._number, replies)
+        arrays, metrics = aggregated(returned, strategy, like, aggregator.once)
+        check_finite(arrays or {}, strategy, like, before)
         return arrays, metrics
 
     def _evaluate_over_link(self) -> EvaluationResult | None:
@@ -232,19 +234,19 @@ class OneRound:
         """
         strategy, run = self._strategy, self._run
         self._run.participants.forget_draw()
-        made = strategy.configure_evaluate(
+        returned = strategy.configure_evaluate(
             self._number, run.result.arrays, run.evaluate_config, run.grid
         )
-        messages = messages_of(made, strategy, "configure_evaluate")
+        messages = messages_of(returned, strategy, "configure_evaluate")
         if not messages:
             return None
         with self._clients(messages) as clients:
             self._run.participants.admit(clients, 1, what=f"the evaluation of round {self._number}")
-            asked = list(clients.nodes)
+            client_indices = list(clients.nodes)
             strategy.recorder.begin(
-                self._number, asked, evaluates=True, required=strategy.keeps_ledger
+                self._number, client_indices, evaluates=True, required=strategy.keeps_ledger
             )
-            with strategy.records.unfinished.evaluating(asked, clients.failures):
+            with strategy.records.unfinished.evaluating(client_indices, clients.failures):
                 result = checked_result(strategy.evaluate_round(clients), strategy)
         self._run.participants.finish_evaluation(clients)
         return result

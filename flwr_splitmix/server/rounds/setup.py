@@ -118,9 +118,9 @@ class LoopSetup(flower.Strategy):
 
 def _check_aggregates(aggregator: flower.Strategy | None) -> None:
     """Raise AggregatorError if an aggregator is, or wraps, a strategy of split learning."""
-    for own in with_wrapped(aggregator):
-        if isinstance(own, LoopSetup):
+    for strategy in with_wrapped(aggregator):
+        if isinstance(strategy, LoopSetup):
             raise AggregatorError(
-                f"{type(own).__name__} runs rounds of split learning, and aggregates nothing by "
-                "itself; an aggregator is one of Flower's strategies, such as FedAvg()"
+                f"{type(strategy).__name__} runs rounds of split learning, and aggregates nothing "
+                "by itself; an aggregator is one of Flower's strategies, such as FedAvg()"
             )

@@ -95,8 +95,10 @@ class RunState(Generic[Shape]):
 
     def has(self, clients: Sequence[Client]) -> bool:
         """Return whether these are its clients: the same objects, in the same order."""
-        own = self.clients or ()
-        return len(own) == len(clients) and all(a is b for a, b in zip(own, clients, strict=True))
+        run_clients = self.clients or ()
+        return len(run_clients) == len(clients) and all(
+            a is b for a, b in zip(run_clients, clients, strict=True)
+        )
 
     def heed(self, audience: Audience) -> None:
         """End the run after this round if an observer asks to."""

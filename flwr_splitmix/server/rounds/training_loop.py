@@ -77,9 +77,9 @@ class TrainingLoop(RoundLoop):
             If it has fixed nothing, or the length's options have changed since.
         """
         run = self._run_state
-        made = agreed(type(self), None if run is None else run.agreement, kind)
-        made.check_still(self._length(made.batches))
-        return made
+        agreement = agreed(type(self), None if run is None else run.agreement, kind)
+        agreement.check_still(self._length(agreement.batches))
+        return agreement
 
     @property
     def _who_averages(self) -> str:

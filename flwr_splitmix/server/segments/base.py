@@ -114,9 +114,9 @@ class TrainedSegment:
 
         In processes of their own they would be copies: two optimizers would not step one weight.
         """
-        own = {id(parameter) for parameter in self.module.parameters()}
+        parameter_ids = {id(parameter) for parameter in self.module.parameters()}
         for index, client in enumerate(clients):
-            if any(id(parameter) in own for parameter in client.trainable_parameters()):
+            if any(id(parameter) in parameter_ids for parameter in client.trainable_parameters()):
                 raise ValueError(
                     f"client {index} and the server share weights, of which each would train a "
                     "copy; give the client its own: copy.deepcopy(lower)"

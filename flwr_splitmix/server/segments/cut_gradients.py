@@ -62,12 +62,12 @@ class CutGradients:
         if waits and not all_finite([gradient]):
             without = tuple(
                 group
-                for group, own in enumerate(gradient.chunk(groups))
-                if not all_finite([own]) and not bool((own.isfinite() & (own != 0)).any())
+                for group, rows in enumerate(gradient.chunk(groups))
+                if not all_finite([rows]) and not bool((rows.isfinite() & (rows != 0)).any())
             )
         gradient.nan_to_num_(0.0, 0.0, 0.0)
         if not waits or _beyond(gradient):
-            huge = torch.stack([_beyond(own) for own in gradient.chunk(groups)])
+            huge = torch.stack([_beyond(rows) for rows in gradient.chunk(groups)])
             samples = huge.repeat_interleave(len(gradient) // groups)
             gradient.masked_fill_(samples[:, None, None], 0.0)
             self._huge = self._huge + huge.sum()

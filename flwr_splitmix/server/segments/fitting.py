@@ -33,16 +33,16 @@ def fitting(segment: str, what: str, inputs: Tensor, remedy: str) -> Iterator[No
     try:
         yield
     except (RuntimeError, AssertionError) as error:
-        said = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         if not of_shapes(error):
             raise
-        if _OF_VIEWS.search(said):
+        if _OF_VIEWS.search(message):
             raise ValueError(
                 f"the {segment} calls .view on a tensor that does not lie in memory in its order, "
                 "as none does that is made of one by .mT: call .reshape instead, or .contiguous() "
-                f"on what .mT makes ({said})"
+                f"on what .mT makes ({message})"
             ) from error
         raise ValueError(
             f"the {segment} does not take {what} of shape {tuple(inputs.shape)}, which the clients "
-            f"send: {remedy} ({said})"
+            f"send: {remedy} ({message})"
         ) from error

@@ -82,7 +82,7 @@ def check_in_parts(
     rows = places * len(smashed) // count if count < len(smashed) else places % len(smashed)
     smashed, targets = smashed[rows], targets[rows]
     devices = {t.device for t in module.state_dict().values() if isinstance(t, Tensor)}
-    used = [own for own in devices | {device} if own.type == "cuda"]
+    used = [gpu for gpu in devices | {device} if gpu.type == "cuda"]
     with torch.random.fork_rng(devices=used):
         if getattr(module, "across_batch", None) is not False:
             name = type(module).__name__
@@ -94,26 +94,26 @@ def check_in_parts(
             raise ValueError(_refusal(f"loss {name_of(loss)}", "losses"))
 
 
-def _refusal(what: str, result: str) -> str:
+def _refusal(subject: str, result: str) -> str:
     return (
-        f"{what} computes {result} of an example that depend on the others in its batch, so that "
-        "parts of a batch would train something else than the whole: set micro_batches to 1 (in "
-        "an app the key micro-batches); if that is wrong, or meant so, set across_batch = False "
-        "on it"
+        f"{subject} computes {result} of an example that depend on the others in its batch, so "
+        "that parts of a batch would train something else than the whole: set micro_batches to 1 "
+        "(in an app the key micro-batches); if that is wrong, or meant so, set across_batch = "
+        "False on it"
     )
 
 
 def _alike(name: str, trials: Iterable[Callable[[], bool]]) -> bool:
     """Return whether no trial shows a difference; warn if none of them can tell."""
-    told, why = False, ""
+    conclusive, why = False, ""
     for trial in trials:
         try:
             if not trial():
                 return False
-            told = True
+            conclusive = True
         except Exception as error:  # what cannot be copied, or cannot take such inputs or weights
             why = why or " ".join(str(error).split())
-    if not told:
+    if not conclusive:
         warn_of_untold(name, why)
     return True
 
@@ -128,8 +128,8 @@ def _trials_of_module(
         widest, *others = widened_copies(weights, inputs)
         if others or dtype != torch.float32:  # 16 bits hide small differences
             try:
-                wide, own = widest()
-                return alike_in_parts(_run_of(wide, device, torch.float32), [own])
+                wide, wide_inputs = widest()
+                return alike_in_parts(_run_of(wide, device, torch.float32), [wide_inputs])
             except Exception:
                 log.debug("the trial runs as in training", exc_info=True)
         return alike_in_parts(_run_of(weights, device, dtype), [inputs])
@@ -167,10 +167,10 @@ def _trials_of_loss(
     """Yield trials with random logits: for the targets, and for classes that lie unevenly."""
 
     def run(inputs: Sequence[Tensor], seed: int) -> tuple[Tensor, Tensor]:
-        logits, wanted = (each.clone() for each in inputs)
+        logits, cloned_targets = (each.clone() for each in inputs)
         copied = copy.deepcopy(loss)
         with seeded_draws(device, seed), seeded_secrets():
-            losses = with_rows(copied(logits.requires_grad_(), wanted), len(logits))
+            losses = with_rows(copied(logits.requires_grad_(), cloned_targets), len(logits))
             return losses.detach(), torch.get_rng_state()
 
     count, classes = targets.shape
@@ -201,7 +201,7 @@ def alike_in_parts(run: Run, rows: Sequence[Tensor]) -> bool:
     if agree(whole, run(rows, 1)[0], ulps=_ULPS, usual=usual):
         return False
     # It draws numbers, and others for a batch of another size.
-    exchanged = [torch.stack([own, own.roll(1, 0)], 1).flatten(0, 1) for own in half]
+    exchanged = [torch.stack([examples, examples.roll(1, 0)], 1).flatten(0, 1) for examples in half]
     others, drawn_for_others = run(exchanged, 0)
     if agree(whole[::2], others[::2]):
         return True

@@ -41,7 +41,7 @@ class _Passed:
     @property
     def counts(self) -> list[int]:
         """The number of rows of each client."""
-        return [sum(map(len, own)) for own in self.leaves.values()]
+        return [sum(map(len, client_leaves)) for client_leaves in self.leaves.values()]
 
 
 class TrainedTrunk(TrainedSegment):
@@ -135,7 +135,9 @@ class TrainedTrunk(TrainedSegment):
                     self._try_apart([messages[c] for c in clients])
                 leaves = {c: _leaves(messages[c].hidden, self.device) for c in clients}
                 mask = self._mask([messages[c] for c in clients])
-                outputs = self._outputs([h for own in leaves.values() for h in own], mask)
+                outputs = self._outputs(
+                    [h for client_leaves in leaves.values() for h in client_leaves], mask
+                )
                 self._to_try = False  # a trial with messages that it does not take tells nothing
                 self._passed.append(_Passed(leaves, mask, outputs))
         return {
@@ -202,13 +204,19 @@ class TrainedTrunk(TrainedSegment):
             at_messages |= _backpropagate(passed, gradients)
         if not at_messages:
             return at_messages
-        parts = [part for own in at_messages.values() for part in own]
+        parts = [part for client_gradients in at_messages.values() for part in client_gradients]
         if not (all_finite(parts) and self._may_step()):
             # An offender's contribution cannot be removed from the summed gradient.
             self.leave_step()
-            guilty = [c for c, own in at_messages.items() if not all_finite(own)]
+            guilty = [
+                c for c, client_gradients in at_messages.items() if not all_finite(client_gradients)
+            ]
             guilty = guilty or self._overflowing_alone(passes, gradients)
-            return {client: own for client, own in at_messages.items() if client not in guilty}
+            return {
+                client: client_gradients
+                for client, client_gradients in at_messages.items()
+                if client not in guilty
+            }
         if len(at_messages) > 1:
             self.average_gradients(len(at_messages))
         self.take_step(progress, num_rounds)
@@ -226,12 +234,12 @@ class TrainedTrunk(TrainedSegment):
         guilty = []
         for passed in passes:
             masks = torch.split(passed.mask, passed.counts)
-            for (client, own), mask in zip(passed.leaves.items(), masks, strict=True):
+            for (client, client_leaves), mask in zip(passed.leaves.items(), masks, strict=True):
                 if client not in gradients:
                     continue
                 # Dropout differs from that of the step, which hardly affects overflow.
                 with seeded_draws(self.device, 0):
-                    outputs = self._outputs(_leaves(own, self.device), mask)
+                    outputs = self._outputs(_leaves(client_leaves, self.device), mask)
                 torch.autograd.backward(outputs, _joined(gradients[client], outputs))
                 if not self._may_step():
                     guilty.append(client)
@@ -308,13 +316,13 @@ def _backpropagate(
         ]
     )
     torch.autograd.backward(passed.outputs, upstream)
-    if any(leaf.grad is None for own in passed.leaves.values() for leaf in own):
+    if any(leaf.grad is None for client_leaves in passed.leaves.values() for leaf in client_leaves):
         raise ValueError(
             "the trunk's outputs have no gradient with respect to its hidden states; it must not "
             "detach them, or heads learn nothing"
         )
     return {
-        client: [cast(Tensor, leaf.grad) for leaf in own]
-        for client, own in passed.leaves.items()
+        client: [cast(Tensor, leaf.grad) for leaf in client_leaves]
+        for client, client_leaves in passed.leaves.items()
         if client in gradients
     }

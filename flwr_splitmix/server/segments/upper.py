@@ -292,9 +292,9 @@ class TrainedUpper(TrainedSegment):
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the state of module and optimizer; a loss's is not kept, which a warning says."""
         if isinstance(self.loss, nn.Module) and self._loss_began is not None:
-            now = _tensors_of(self.loss)
-            if now.keys() != self._loss_began.keys() or not all(
-                torch.equal(now[name], tensor) for name, tensor in self._loss_began.items()
+            loss_tensors = _tensors_of(self.loss)
+            if loss_tensors.keys() != self._loss_began.keys() or not all(
+                torch.equal(loss_tensors[name], tensor) for name, tensor in self._loss_began.items()
             ):
                 log.warning(
                     "the loss %s has a state that changes in training, which checkpoints do not "

@@ -18,13 +18,13 @@ class Calibrations:
     """
 
     def __init__(self) -> None:
-        self._said: dict[int, int] = {}
-        self._taken: dict[int, int] = {}
+        self._needed_steps: dict[int, int] = {}
+        self._taken_steps: dict[int, int] = {}
 
     @property
     def usual(self) -> int:
         """What the median client needs, among all that have been seen: 0 if most need none."""
-        return statistics.median_low(self._said.values()) if self._said else 0
+        return statistics.median_low(self._needed_steps.values()) if self._needed_steps else 0
 
     def due(self, clients: Clients, said: Mapping[int, int]) -> dict[int, int]:
         """Return each client's number of steps in this round.
@@ -39,11 +39,11 @@ class Calibrations:
             What the clients of the round report; one that has calibrated already reports 0.
         """
         for client, number in said.items():
-            self._said[client] = max(number, self._said.get(client, 0))
-        needed = [number for number in self._said.values() if number] or [0]
+            self._needed_steps[client] = max(number, self._needed_steps.get(client, 0))
+        needed = [number for number in self._needed_steps.values() if number] or [0]
         most = MOST_MEDIAN_WORK * statistics.median_low(needed)
         for client, number in said.items():
-            if self._taken.get(client, 0) + number > most:
+            if self._taken_steps.get(client, 0) + number > most:
                 clients.fail(
                     client,
                     f"needs {counted(number, 'more step')} of calibration, and in a run a client "
@@ -55,13 +55,13 @@ class Calibrations:
 
     def count(self, client: int) -> None:
         """Count a step that a client was given."""
-        self._taken[client] = self._taken.get(client, 0) + 1
+        self._taken_steps[client] = self._taken_steps.get(client, 0) + 1
 
     def state(self) -> list[list[int]]:
         """Return, by client, what it has said and had, for a checkpoint."""
-        return [[c, n, self._taken.get(c, 0)] for c, n in sorted(self._said.items())]
+        return [[c, n, self._taken_steps.get(c, 0)] for c, n in sorted(self._needed_steps.items())]
 
     def restore(self, state: Sequence[Sequence[int]]) -> None:
         """Continue from `state`."""
-        self._said = {client: said for client, said, _ in state}
-        self._taken = {client: taken for client, _, taken in state}
+        self._needed_steps = {client: needed for client, needed, _ in state}
+        self._taken_steps = {client: num_taken for client, _, num_taken in state}

@@ -44,9 +44,9 @@ class MicroBatchSteps(SplitSteps):
         samples = plan.shape.batch // parts
         owed, self._deliveries = self._deliveries, 0
         planned = plan.clients
-        told = {c: plan.for_node(c) for c in self.clients.alive if c in planned}
+        shares = {c: plan.for_node(c) for c in self.clients.alive if c in planned}
         for part in range(parts):
-            self.clients.queue("encode_part", _asked(position, told, part, parts))
+            self.clients.queue("encode_part", _part_calls(position, shares, part, parts))
         seconds = StepSeconds(parts)
         began = time.perf_counter()
         self._step_optimizer()
@@ -60,14 +60,14 @@ class MicroBatchSteps(SplitSteps):
             replies = self.clients.answered()
             seconds.uploaded(part, before, self.clients.seconds)
             began = time.perf_counter()
-            taken = accepted(
+            accepted_pairs = accepted(
                 self.clients,
                 self.training.intake,
                 replies.items(),
                 part_plan,
                 self.training.require,
             )
-            uploads = dict(taken)
+            uploads = dict(accepted_pairs)
             gradients = self._learn(position, part_plan, uploads, part, step)
             self._deliver(position, part, uploads, gradients)
             seconds.server += time.perf_counter() - began
@@ -120,8 +120,8 @@ class MicroBatchSteps(SplitSteps):
     def _deliver(
         self, position: StepPosition, part: int, uploads: Mapping[int, Upload], gradients: Gradients
     ) -> None:
-        told = {"number": position.number, "part": part, "last": position.last}
-        payloads = {client: {**told, "gradient": gradients.get(client)} for client in uploads}
+        common = {"number": position.number, "part": part, "last": position.last}
+        payloads = {client: {**common, "gradient": gradients.get(client)} for client in uploads}
         self.clients.queue("learn_part", payloads)
         self._deliveries += 1
 
@@ -135,9 +135,14 @@ class MicroBatchSteps(SplitSteps):
         self.count.measured(seconds)
 
 
-def _asked(
-    position: StepPosition, told: Mapping[int, Any], part: int, parts: int
+def _part_calls(
+    position: StepPosition, shares: Mapping[int, Any], part: int, parts: int
 ) -> dict[int, Mapping[str, Any]]:
-    """Return the calls for one part, by client; `told` is each client's share of the plan."""
-    asked = {"number": position.number, "progress": position.progress, "part": part, "parts": parts}
-    return {client: {**asked, "plan": plan} for client, plan in told.items()}
+    """Return the calls for one part, by client; `shares` is each client's share of the plan."""
+    common = {
+        "number": position.number,
+        "progress": position.progress,
+        "part": part,
+        "parts": parts,
+    }
+    return {client: {**common, "plan": plan} for client, plan in shares.items()}

@@ -106,13 +106,13 @@ class Pace:
 
         If fewer than `least` are left, all clients take part, and the step waits for them.
         """
-        asked = list(willing)
+        candidates = list(willing)
         busy = clients.busy if self.skips else frozenset[int]()
-        free = [client for client in asked if client not in busy]
+        free = [client for client in candidates if client not in busy]
         if len(free) >= least:
             return free
         alive = set(clients.alive)
-        return [client for client in asked if client in alive]
+        return [client for client in candidates if client in alive]
 
     def classes(self, seconds: Mapping[int, float]) -> dict[int, int]:
         """Return each client's speed class, 0 for the fastest; {} if groups are random.

@@ -66,8 +66,8 @@ class StepSeconds:
         """
         for client, seconds in after.items():
             spent = seconds - before[client]
-            own = self._later if part else self._first
-            own[client] = own.get(client, 0.0) + spent
+            totals = self._later if part else self._first
+            totals[client] = totals.get(client, 0.0) + spent
 
     def delivered(self, before: Mapping[int, float], after: Mapping[int, float]) -> None:
         """Record how long it took to deliver a part's gradients; the last delivery counts."""
@@ -235,8 +235,8 @@ def best_parts(stages: Mapping[str, float], trip: float) -> int:
     others = sum(stages.values()) - longest
     if longest <= 0:
         return 1
-    wanted = math.ceil(others / (IDLE * (longest + trip)))
-    return max(1, min(wanted, MOST, int(longest / SHORTEST)))
+    parts = math.ceil(others / (IDLE * (longest + trip)))
+    return max(1, min(parts, MOST, int(longest / SHORTEST)))
 
 
 def largest_divisor(batch: int, most: int) -> int:

@@ -37,7 +37,11 @@ class PartedStep:
         self.parts = parts
         self.groups = 0.0
         self._group_of_client = [
-            {member.client: group for group, own in enumerate(groups) for member in own.members}
+            {
+                member.client: group
+                for group, planned_group in enumerate(groups)
+                for member in planned_group.members
+            }
             for groups in plan.passes
         ]
         self._came: list[tuple[Mapping[int, Upload], Gradients]] = []
@@ -91,8 +95,8 @@ class PartedStep:
                 index, group = place = self._group_of(source)
                 clients = frozenset(member.client for member in source.members)
                 members = self.plan.passes[index][group].members
-                own = tuple(member for member in members if member.client in clients)
-                sources.setdefault(place, Source(index, own, source.ratio))
+                senders = tuple(member for member in members if member.client in clients)
+                sources.setdefault(place, Source(index, senders, source.ratio))
                 came.setdefault(place, [frozenset()] * self.parts)[part] = clients
         rows = {place: row for row, place in enumerate(sources)}
 
@@ -100,9 +104,9 @@ class PartedStep:
             samples = self.plan.shape.batch // self.parts
             size = of_part[0].shape[1:]
             whole = of_part[0].new_zeros((len(rows), self.parts, samples, *size))
-            for (part, mixed, _), own in zip(self._learned, of_part, strict=True):
-                here = [rows[self._group_of(source)] for source in mixed.sources]
-                whole[here, part] = own.view(len(here), samples, *size)
+            for (part, mixed, _), numbers in zip(self._learned, of_part, strict=True):
+                row_indices = [rows[self._group_of(source)] for source in mixed.sources]
+                whole[row_indices, part] = numbers.view(len(row_indices), samples, *size)
             return whole.flatten(0, 2)
 
         smashed = joined([mixed.smashed for _, mixed, _ in self._learned])
@@ -110,7 +114,7 @@ class PartedStep:
         gradient = joined([result.gradient for _, _, result in self._learned])
         loss = torch.stack([result.loss for _, _, result in self._learned]).sum()
         if any(len(set(parts)) > 1 for parts in came.values()):
-            sources = {p: replace(own, parts=tuple(came[p])) for p, own in sources.items()}
+            sources = {p: replace(source, parts=tuple(came[p])) for p, source in sources.items()}
         return Mixed(smashed, targets, tuple(sources.values())), StepResult(loss, gradient)
 
     def _group_of(self, source: Source) -> tuple[int, int]:
@@ -130,9 +134,17 @@ def _whole(parts: Sequence[Mapping[int, T]], join: Callable[[Sequence[T]], T]) -
 def _join_uploads(parts: Sequence[Upload]) -> Upload:
     smashed = _join_passes([part.smashed for part in parts])
     labels = [part.labels for part in parts]
-    if all(isinstance(own, Tensor) for own in labels):
-        return Upload(smashed, torch.cat([own for own in labels if isinstance(own, Tensor)]))
-    return Upload(smashed, _join_passes([own for own in labels if not isinstance(own, Tensor)]))
+    if all(isinstance(part_labels, Tensor) for part_labels in labels):
+        return Upload(
+            smashed,
+            torch.cat([part_labels for part_labels in labels if isinstance(part_labels, Tensor)]),
+        )
+    return Upload(
+        smashed,
+        _join_passes(
+            [part_labels for part_labels in labels if not isinstance(part_labels, Tensor)]
+        ),
+    )
 
 
 def _join_passes(parts: Sequence[Sequence[Tensor | None]]) -> list[Tensor | None]:

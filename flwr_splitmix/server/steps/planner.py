@@ -38,13 +38,13 @@ class Planner:
         """
         epoch = number // self.length.epoch
         by_epoch = self.mixer.regroup == "epoch"
-        made = self.mixer.plan(
+        draft = self.mixer.plan(
             members,
             self.shape,
             generator(self.seed, "plan", self.server_round, number),
             generator(self.seed, "groups", self.server_round, epoch) if by_epoch else None,
         )
-        plan = checked_plan(self.mixer, made)
+        plan = checked_plan(self.mixer, draft)
         check_plan(self.mixer, plan, members, self.shape)
         if number == 0:  # later ones are drawn alike, and masks take time to draw
             check_masks(self.mixer, plan)

@@ -117,10 +117,11 @@ def announced_steps(strategy: type, said: object, agreement: Agreement | None) -
             "steps, or None if it is not known before"
         )
     if agreement is not None and steps != agreement.length.steps:
-        taken = counted(agreement.length.steps, "step")
+        agreed_steps = counted(agreement.length.steps, "step")
         raise RuntimeError(
-            f"agree of {strategy.__name__} returns {steps}, but {taken} will be taken, and ledgers "
-            "count on the number that is returned: return that of `super().agree(clients)`; "
+            f"agree of {strategy.__name__} returns {steps}, but {agreed_steps} will be taken, "
+            "and ledgers count on the number that is returned: return that of "
+            "`super().agree(clients)`; "
             f"{_ON_AGREE}"
         )
     return steps
@@ -154,14 +155,14 @@ def taken_steps(strategy: type, said: object, announced: int | None) -> int:
     return steps
 
 
-def _steps(said: object) -> int | None:
+def _steps(returned: object) -> int | None:
     """Return a whole number of at least 0, and None for anything else."""
     try:
-        return whole_number("steps", said, least=0)
+        return whole_number("steps", returned, least=0)
     except ValueError:
         return None
 
 
-def _shown(said: object) -> str:
-    simple = isinstance(said, (bool, int, float, str))
-    return repr(said)[:40] if simple else described(said)
+def _shown(returned: object) -> str:
+    simple = isinstance(returned, (bool, int, float, str))
+    return repr(returned)[:40] if simple else described(returned)

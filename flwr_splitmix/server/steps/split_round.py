@@ -156,8 +156,8 @@ class SplitRound:
         self._training.upper.warn_of_skipped_steps(server_round)
         self._training.intake.end_round(clients)
         self._remarks.on_plans(server_round, self._tally, clients.alive)
-        taken = {c: clients.seconds[c] / max(num_steps, 1) for c in clients.alive}
-        self._state.seconds |= taken
+        step_seconds = {c: clients.seconds[c] / max(num_steps, 1) for c in clients.alive}
+        self._state.seconds |= step_seconds
 
 
 def _why_spent(

@@ -80,29 +80,31 @@ class TrunkSteps:
     def __init__(self, training: TrunkTraining, clients: Clients) -> None:
         self.training = training
         self.clients = clients
-        self._said = clients.described(UShapeDescription)
+        self._descriptions = clients.described(UShapeDescription)
         self._owed: Mapping[int, list[Tensor]] = {}
 
     def calibrate(self) -> None:
         """Let clients calibrate on public texts in parallel, if they must (MixGuard, Stage I)."""
         clients, calibrations = self.clients, self.training.calibrations
-        said = {client: self._said[client].calibration_steps for client in clients.alive}
-        steps = calibrations.due(clients, said)
+        needed_steps = {
+            client: self._descriptions[client].calibration_steps for client in clients.alive
+        }
+        steps = calibrations.due(clients, needed_steps)
         if steps:
             most = counted(max(steps.values()), "step")
             log.info("clients calibrate for up to %s on public texts", most)
         limit: TimeLimit | None = None
         for number in range(max(steps.values(), default=0)):
-            due = {c: {"number": number} for c in clients.alive if number < steps.get(c, 0)}
+            payloads = {c: {"number": number} for c in clients.alive if number < steps.get(c, 0)}
             if number >= calibrations.usual:  # from here on most clients wait for a few
                 limit = limit or TimeLimit()
                 if limit.over:
-                    limit.leave_out(clients, due, "calibration")
+                    limit.leave_out(clients, payloads, "calibration")
                     self.training.require(clients)
                     break
-            for client in due:
+            for client in payloads:
                 calibrations.count(client)
-            replies = clients.call("encode_public", due, phase="calibrate")
+            replies = clients.call("encode_public", payloads, phase="calibrate")
             looked = self._look_at_public(replies)
             clients.call(
                 "decode_public",
@@ -192,18 +194,21 @@ class TrunkSteps:
         training, clients = self.training, self.clients
 
         def read(client: int, reply: Mapping[str, Any]) -> Messages:
-            said = self._said[client]
+            description = self._descriptions[client]
             return read_messages(
                 reply,
-                said.width,
+                description.width,
                 training.trunk.input_dtype,
-                batch=said.batch_size + said.least_batch - 1,  # a rest of tests is joined
+                # A rest of tests is joined with the batch before.
+                batch=description.batch_size + description.least_batch - 1,
                 min_length=training.min_length,
                 max_length=training.max_length,
             )
 
         messages = read_each(clients, replies, read)
-        counts = {client: len(sent.hidden) for client, sent in messages.items()}
+        counts = {
+            client: len(client_messages.hidden) for client, client_messages in messages.items()
+        }
         for client, usual in far_larger(counts, MORE_MESSAGES).items():
             clients.fail(
                 client,
@@ -228,10 +233,10 @@ class TrunkSteps:
                 raise
             except Exception as error:  # of an own trunk it may be any
                 if out_of_memory(error):
-                    left = {self._leave_out_largest(messages, error)}
+                    left_out = {self._leave_out_largest(messages, error)}
                 else:
-                    left = self._leave_out_lengths(through, messages, error)
-            messages = {c: m for c, m in messages.items() if c not in left}
+                    left_out = self._leave_out_lengths(through, messages, error)
+            messages = {c: m for c, m in messages.items() if c not in left_out}
 
     def _leave_out_lengths(
         self, through: Through, messages: Mapping[int, Messages], error: Exception
@@ -241,8 +246,8 @@ class TrunkSteps:
         wrong = [] if len(groups) == 1 else [g for g in groups if _fails(through, messages, g)]
         if not 0 < len(wrong) < len(groups):
             raise error
-        left = {client for group in wrong for client in group}
-        for client in sorted(left):
+        left_out = {client for group in wrong for client in group}
+        for client in sorted(left_out):
             tokens = counted(messages[client].mask.shape[1], "token")
             self.clients.fail(
                 client,
@@ -251,7 +256,7 @@ class TrunkSteps:
             )
         log.warning("the trunk failed on messages: %s", one_line(str(error)))
         self.training.require(self.clients)
-        return left
+        return left_out
 
     def _leave_out_largest(self, messages: Mapping[int, Messages], error: Exception) -> int:
         """Leave out the client for which there was no memory; raise any other error."""

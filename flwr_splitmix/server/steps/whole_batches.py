@@ -128,7 +128,10 @@ def deliveries(
     last
         Whether these clients may upload nothing more in the round.
     """
-    return {client: _call(number, progress, own, last=last) for client, own in gradients.items()}
+    return {
+        client: _call(number, progress, gradient, last=last)
+        for client, gradient in gradients.items()
+    }
 
 
 def _call(
@@ -140,5 +143,5 @@ def _call(
     last: bool,
 ) -> dict[str, Any]:
     """Return the arguments of one client's `step`; without a share it uploads nothing."""
-    asked = {"number": number, "progress": progress, "plan": share}
-    return {**asked, "gradient": gradient, "last": last}
+    arguments = {"number": number, "progress": progress, "plan": share}
+    return {**arguments, "gradient": gradient, "last": last}

@@ -57,17 +57,22 @@ class ClientRemarks:
         last_trained_round
             By client index, the last round that the client finished.
         """
-        known = {
-            client: said
+        descriptions = {
+            client: description
             for client in clients.alive
             if isinstance(
-                said := clients.descriptions[client], (SplitDescription, UShapeDescription)
+                description := clients.descriptions[client], (SplitDescription, UShapeDescription)
             )
         }
-        sizes = {client: said.num_examples for client, said in known.items()}
-        batch_sizes = {client: said.batch_size for client, said in known.items()}
+        sizes = {client: description.num_examples for client, description in descriptions.items()}
+        batch_sizes = {
+            client: description.batch_size for client, description in descriptions.items()
+        }
         self._on_sizes(sizes, batch_sizes, agreement.batches, agreement.length.epoch)
-        self._on_lost_states({c: said.state_round for c, said in known.items()}, last_trained_round)
+        self._on_lost_states(
+            {c: description.state_round for c, description in descriptions.items()},
+            last_trained_round,
+        )
 
     def _on_sizes(
         self,
@@ -107,15 +112,19 @@ class ClientRemarks:
         self, states: Mapping[int, int], last_trained_round: Mapping[int, int]
     ) -> None:
         """Warn about states that are older than the last round that their clients finished."""
-        behind = {c: done for c, done in states.items() if done < last_trained_round.get(c, 0)}
+        behind = {
+            c: state_round
+            for c, state_round in states.items()
+            if state_round < last_trained_round.get(c, 0)
+        }
         self._once.warn(
-            [c for c, done in behind.items() if not done],
+            [c for c, state_round in behind.items() if not state_round],
             "have",
             "lost all saved state, so training starts again there with a fresh "
             f"{self._fresh}{WHERE_STATES_ARE}",
         )
         self._once.warn(
-            [c for c, done in behind.items() if done],
+            [c for c, state_round in behind.items() if state_round],
             "have",
             "lost the newest saved state, so training goes on there from an older one: the newest "
             f"is damaged, or was not written{WHERE_STATES_ARE}",

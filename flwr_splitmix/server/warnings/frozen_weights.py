@@ -19,7 +19,7 @@ class FrozenWeights:
     """Names, once per run, each client whose frozen weights are not those of most clients."""
 
     def __init__(self) -> None:
-        self._known: dict[int, float] = {}
+        self._numbers: dict[int, float] = {}
         self._once = Once()
 
     def compare(self, clients: Clients) -> None:
@@ -28,22 +28,25 @@ class FrozenWeights:
         Clients of earlier rounds count, too. Of several groups of one size, that of the smallest
         client index is the right one.
         """
-        said = {c: own.frozen_weights for c, own in clients.described(UShapeDescription).items()}
-        here = {client: number for client, number in said.items() if number is not None}
-        if all(self._known.get(client) == number for client, number in here.items()):
+        reported = {
+            c: description.frozen_weights
+            for c, description in clients.described(UShapeDescription).items()
+        }
+        numbers = {client: number for client, number in reported.items() if number is not None}
+        if all(self._numbers.get(client) == number for client, number in numbers.items()):
             return
-        self._known |= here
-        ordered = sorted(self._known.values())
+        self._numbers |= numbers
+        ordered = sorted(self._numbers.values())
 
         def alike(client: int) -> int:
-            number = self._known[client]
+            number = self._numbers[client]
             return bisect_right(ordered, number + ALIKE) - bisect_left(ordered, number - ALIKE)
 
-        usual = max(sorted(self._known), key=alike)
+        usual = max(sorted(self._numbers), key=alike)
         unlike = self._once.new(
             client
-            for client, number in sorted(self._known.items())
-            if abs(number - self._known[usual]) > ALIKE
+            for client, number in sorted(self._numbers.items())
+            if abs(number - self._numbers[usual]) > ALIKE
         )
         if not unlike:
             return

@@ -51,9 +51,15 @@ class Remarks:
 
     def on_clients(self, clients: Clients, shape: SmashedShape) -> None:
         """Warn about what the mixer cannot protect."""
-        known = clients.described(SplitDescription)
+        descriptions = clients.described(SplitDescription)
         self._on_shape(clients.nodes, shape)
-        self._on_positions([c for c, said in known.items() if said.segment.positions == "lower"])
+        self._on_positions(
+            [
+                c
+                for c, description in descriptions.items()
+                if description.segment.positions == "lower"
+            ]
+        )
 
     def _on_shape(self, clients: Sequence[int], shape: SmashedShape) -> None:
         """Warn about smashed data of which the mixer hides nothing, or not everything."""
@@ -139,13 +145,13 @@ class Remarks:
             for client, upload in uploads.items()
             if isinstance(upload, Upload)
         }
-        known = {client: value for client, value in largest.items() if value > 0}
-        if not known:
+        scales = {client: value for client, value in largest.items() if value > 0}
+        if not scales:
             return
-        usual = statistics.median_low(known.values())
+        usual = statistics.median_low(scales.values())
         for word, factors in (
-            ("larger", {client: value / usual for client, value in known.items()}),
-            ("smaller", {client: usual / value for client, value in known.items()}),
+            ("larger", {client: value / usual for client, value in scales.items()}),
+            ("smaller", {client: usual / value for client, value in scales.items()}),
         ):
             self._once.warn(
                 sorted(client for client, factor in factors.items() if factor > UNUSUAL_SCALE),

@@ -51,7 +51,7 @@ class RoundTally:
     def add_gradients(self, plan: Plan, gradients: Mapping[int, Sequence[Tensor | None]]) -> None:
         """Note whether shares of a step's plan learn, and whether anybody gets a gradient."""
         self.teachable = self.teachable or any(member.share.learns for member in plan.members)
-        parts = (part for own in gradients.values() for part in own)
+        parts = (part for client_parts in gradients.values() for part in client_parts)
         self.taught = self.taught or any(part is not None for part in parts)
 
     @property
