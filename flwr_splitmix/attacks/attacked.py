@@ -71,24 +71,24 @@ class Attacked:
         member
             Which client the "member of the group" is.
         """
-        known = self.knowledge
+        knowledge = self.knowledge
         lowers: Lowers | None = None
-        averaged = known.averaged and adversary not in ("upper only", "sum only")
+        averaged = knowledge.averaged and adversary not in ("upper only", "sum only")
         if averaged or "lower" in assume:
-            lowers = known.lowers
+            lowers = knowledge.lowers
         elif adversary == "member of the group":
-            own = known.lower_of(member)
-            lowers = None if own is None else {member: own}
+            lower = knowledge.lower_of(member)
+            lowers = None if lower is None else {member: lower}
         serves = adversary in ("server", "upper only", "sum only")
         has_upper = serves or "upper" in assume
-        untrained = serves and lowers is None and known.first is not None
+        untrained = serves and lowers is None and knowledge.first is not None
         return replace(
-            known,
-            lowers=_copied(known.first if untrained else lowers),
-            first=copy.deepcopy(known.first) if serves else None,
+            knowledge,
+            lowers=_copied(knowledge.first if untrained else lowers),
+            first=copy.deepcopy(knowledge.first) if serves else None,
             untrained=untrained,
             averaged=averaged,
-            upper=copy.deepcopy(known.upper) if has_upper else None,
+            upper=copy.deepcopy(knowledge.upper) if has_upper else None,
         )
 
     @property
@@ -165,13 +165,13 @@ class Attacked:
 
         If lower segments are not averaged, the first client's is used.
         """
-        known = self.knowledge
+        knowledge = self.knowledge
         lower = self._classifying_lower()
-        assert known.upper is not None
-        device = next((p.device for p in known.upper.parameters()), torch.device("cpu"))
-        inputs = known.normalise(images.to(device))
+        assert knowledge.upper is not None
+        device = next((p.device for p in knowledge.upper.parameters()), torch.device("cpu"))
+        inputs = knowledge.normalise(images.to(device))
         with torch.no_grad():
-            logits: Tensor = known.upper.eval()(lower.eval()(inputs))
+            logits: Tensor = knowledge.upper.eval()(lower.eval()(inputs))
         return logits.cpu()
 
     def _classifying_lower(self) -> nn.Module:
@@ -212,13 +212,13 @@ class Attacked:
     def _newest(self, rows: int) -> list[Step]:
         """Return the newest recorded steps, with at least so many rows if there are as many."""
         steps: list[Step] = []
-        held = 0
+        row_count = 0
         for recorded in self.trace.backwards():
-            if held >= rows:
+            if row_count >= rows:
                 break
             read = self._steps_of(recorded)
             steps[:0] = read
-            held += sum(len(step.uploads) * step.plan.shape.batch for step in read)
+            row_count += sum(len(step.uploads) * step.plan.shape.batch for step in read)
         return steps
 
     def _steps_of(self, recorded: Recorded) -> list[Step]:

@@ -66,22 +66,22 @@ class View(AnyView):
     @property
     def has(self) -> frozenset[str]:
         """The entries of `NEEDS` that this view has."""
-        known, got = self.knowledge, self.releases
-        held = {
-            "smashed data": any(bool(r.smashed.any()) for r in got[:8]),
-            "lower": known.lowers is not None,
-            "averaged segments": known.averaged and known.lowers is not None,
-            "upper": known.upper is not None,
-            "masks": bool(got) and all(r.mask is not None for r in got),
-            "owners": bool(got) and all(r.owners is not None for r in got),
-            "clients": bool(got) and all(r.client is not None for r in got),
-            "gradients": any(r.gradient is not None for r in got),
-            "labels": any(r.labels is not None for r in got),
-            "own labels": any(r.own_labels is not None for r in got),
-            "losses": any(r.loss is not None for r in got),
+        knowledge, releases = self.knowledge, self.releases
+        entries = {
+            "smashed data": any(bool(r.smashed.any()) for r in releases[:8]),
+            "lower": knowledge.lowers is not None,
+            "averaged segments": knowledge.averaged and knowledge.lowers is not None,
+            "upper": knowledge.upper is not None,
+            "masks": bool(releases) and all(r.mask is not None for r in releases),
+            "owners": bool(releases) and all(r.owners is not None for r in releases),
+            "clients": bool(releases) and all(r.client is not None for r in releases),
+            "gradients": any(r.gradient is not None for r in releases),
+            "labels": any(r.labels is not None for r in releases),
+            "own labels": any(r.own_labels is not None for r in releases),
+            "losses": any(r.loss is not None for r in releases),
             "tails": self.tails is not None,
         }
-        return frozenset(name for name, here in held.items() if here)
+        return frozenset(name for name, present in entries.items() if present)
 
 
 class Attack(FittedAttack[View, Pictures]):
@@ -149,8 +149,8 @@ class Attack(FittedAttack[View, Pictures]):
             simulated = view.releases[release]
             assert isinstance(simulated, Simulated)
             assert simulated.origin is not None
-            own = simulated.origin.sources[row]
-            truth = public.images[own[own >= 0]]
+            sources = simulated.origin.sources[row]
+            truth = public.images[sources[sources >= 0]]
             errors.append(float((truth - value.cpu()).square().flatten(1).mean(1).min()))
         return -float(np.mean(errors))
 

@@ -39,8 +39,8 @@ class BatchRing:
 
     def matrix(self, size: int) -> Tensor:
         """Return the coefficients of the messages, float64 (size, size)."""
-        own = torch.eye(size, dtype=torch.float64)
-        return self.lam * own + (1 - self.lam) * own.roll(1, 1)
+        identity = torch.eye(size, dtype=torch.float64)
+        return self.lam * identity + (1 - self.lam) * identity.roll(1, 1)
 
     def solve(self, messages: Tensor) -> Tensor:
         """Return the examples' hidden states by least squares.
@@ -55,10 +55,10 @@ class BatchRing:
         float64 (b, ...), on the CPU. If the ring `loses` a direction, these states have no part in
         it; what is missing is the same for all examples, up to signs that alternate.
         """
-        known = messages.detach().cpu().double()
-        inverse = torch.linalg.pinv(self.matrix(len(known)), rtol=LOST)
-        solved: Tensor = inverse @ known.flatten(1)
-        return solved.reshape(known.shape)
+        mixtures = messages.detach().cpu().double()
+        inverse = torch.linalg.pinv(self.matrix(len(mixtures)), rtol=LOST)
+        solved: Tensor = inverse @ mixtures.flatten(1)
+        return solved.reshape(mixtures.shape)
 
     def settle(self, states: Tensor, expected: Tensor) -> Tensor:
         """Return solved states with what is missing in them, so that most are as expected.
@@ -80,17 +80,17 @@ class BatchRing:
             return states
         signs = 1 - 2 * (torch.arange(len(states)) % 2)
         signs = signs.to(states).view(-1, *[1] * (states.ndim - 1))
-        asked = signs * (expected.to(states) - states)
-        return states + signs * _middle(asked).nan_to_num(0.0)
+        corrections = signs * (expected.to(states) - states)
+        return states + signs * _middle(corrections).nan_to_num(0.0)
 
 
 def _middle(values: Tensor) -> Tensor:
     """Return the median along the first dimension without NaN: the mean of the middle two."""
-    held = values.isfinite().sum(0, keepdim=True)
+    counts = values.isfinite().sum(0, keepdim=True)
     ordered = values.nan_to_num(torch.inf, torch.inf, torch.inf).sort(0).values
-    least = ((held - 1) // 2).clamp(min=0)
-    both = torch.cat([least, (held // 2).clamp(max=len(values) - 1)])
-    return ordered.gather(0, both).mean(0).masked_fill(held[0] == 0, torch.nan)
+    least = ((counts - 1) // 2).clamp(min=0)
+    both = torch.cat([least, (counts // 2).clamp(max=len(values) - 1)])
+    return ordered.gather(0, both).mean(0).masked_fill(counts[0] == 0, torch.nan)
 
 
 def ring_of(hiding: Hiding) -> BatchRing | None:

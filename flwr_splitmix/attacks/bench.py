@@ -56,17 +56,17 @@ class _Setting:
     def of(cls, victim: Victim) -> _Setting:
         sets = load_images(victim.dataset, image_size=victim.image_size)
         order = np.random.default_rng(victim.seed).permutation(len(sets.train))
-        wanted = victim.clients * victim.samples
-        if wanted > len(order):
+        needed = victim.clients * victim.samples
+        if needed > len(order):
             raise ValueError(
                 f"{counted(victim.clients, 'client')} with {counted(victim.samples, 'image')} each "
-                f"need {wanted} in all; {sets.name!r} has {counted(len(order), 'training image')}"
+                f"need {needed} in all; {sets.name!r} has {counted(len(order), 'training image')}"
             )
         parts = [
             sets.train.subset(order[i * victim.samples : (i + 1) * victim.samples])
             for i in range(victim.clients)
         ]
-        spare = sets.train.subset(order[wanted:])
+        spare = sets.train.subset(order[needed:])
         architecture = Architecture(
             method=victim.method,
             options=dict(victim.options),
@@ -158,10 +158,10 @@ def train_victim(
         for number, order in enumerate(watch.orders, watch.passes - len(watch.orders))
     }
     summary = _summary(strategy.rows)
-    made = _attacked(setting, strategy, recorder.trace, lowers, orders, summary)
+    attacked = _attacked(setting, strategy, recorder.trace, lowers, orders, summary)
     if directory is not None:
-        _save(directory, made, victim)
-    return made
+        _save(directory, attacked, victim)
+    return attacked
 
 
 def load_victim(directory: Path, victim: Victim | None = None) -> Attacked:
@@ -180,20 +180,20 @@ def load_victim(directory: Path, victim: Victim | None = None) -> Attacked:
         If it is another victim.
     """
     tensors, meta = load_tensors(directory / "victim.safetensors")
-    there = Victim.from_plain(meta["victim"])
-    if victim is not None and json.dumps(victim.plain()) != json.dumps(there.plain()):
-        raise ValueError(f"{directory} holds another victim: {there}")
-    setting = _Setting.of(there)
+    stored = Victim.from_plain(meta["victim"])
+    if victim is not None and json.dumps(victim.plain()) != json.dumps(stored.plain()):
+        raise ValueError(f"{directory} holds another victim: {stored}")
+    setting = _Setting.of(stored)
     strategy = setting.strategy(device="cpu")
     lower = setting.segments.lower
     lowers: Lowers = lower
     if strategy.averages:
         lower.load_state_dict(under("lower", tensors))
     else:
-        own = {client: copy.deepcopy(lower) for client in range(there.clients)}
-        for client, segment in own.items():
+        client_lowers = {client: copy.deepcopy(lower) for client in range(stored.clients)}
+        for client, segment in client_lowers.items():
             segment.load_state_dict(under(f"lower.{client}", tensors))
-        lowers = own
+        lowers = client_lowers
     setting.segments.upper.load_state_dict(under("upper", tensors))
     orders = {
         (int(client), int(number)): tensor
@@ -242,7 +242,7 @@ def _attacked(
     summary: Mapping[str, Any],
 ) -> Attacked:
     victim = setting.victim
-    known = Knowledge.of(
+    knowledge = Knowledge.of(
         strategy,
         setting.sets.train,
         setting.segments.lower.geometry,
@@ -257,19 +257,19 @@ def _attacked(
     parts = dict(enumerate(setting.parts))
     long = {key: order.to(torch.int64) for key, order in orders.items()}
     vault = Vault(parts, setting.sets.test, victim.batch_size, victim.seed, long)
-    return Attacked(known, trace, vault, summary, setting.spare)
+    return Attacked(knowledge, trace, vault, summary, setting.spare)
 
 
-def _save(directory: Path, made: Attacked, victim: Victim) -> None:
-    known = made.knowledge
-    assert known.upper is not None
-    tensors = {f"upper.{name}": t for name, t in known.upper.state_dict().items()}
-    if isinstance(known.lowers, Mapping):
-        for client, segment in known.lowers.items():
+def _save(directory: Path, attacked: Attacked, victim: Victim) -> None:
+    knowledge = attacked.knowledge
+    assert knowledge.upper is not None
+    tensors = {f"upper.{name}": t for name, t in knowledge.upper.state_dict().items()}
+    if isinstance(knowledge.lowers, Mapping):
+        for client, segment in knowledge.lowers.items():
             tensors |= {f"lower.{client}.{n}": t for n, t in segment.state_dict().items()}
-    elif known.lowers is not None:
-        tensors |= {f"lower.{name}": t for name, t in known.lowers.state_dict().items()}
-    for (client, number), order in made.vault.orders.items():
+    elif knowledge.lowers is not None:
+        tensors |= {f"lower.{name}": t for name, t in knowledge.lowers.state_dict().items()}
+    for (client, number), order in attacked.vault.orders.items():
         tensors[f"order.{client}.{number}"] = order.to(torch.int32)
-    meta = {"victim": victim.plain(), "summary": dict(made.summary)}
+    meta = {"victim": victim.plain(), "summary": dict(attacked.summary)}
     save_tensors(directory / "victim.safetensors", tensors, meta, private=True)

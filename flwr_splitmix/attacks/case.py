@@ -121,7 +121,7 @@ class Victims:
         self, step: Step, batches: Mapping[int, Tensor], orders: Mapping[int, Tensor]
     ) -> None:
         """Add what is released in a step; `batches` are rows of all images, int64 (b,)."""
-        own = batches.get(self._reader.member)
-        labels = None if own is None else torch.cat([p.labels for p in self._pictures])[own]
+        rows = batches.get(self._reader.member)
+        labels = None if rows is None else torch.cat([p.labels for p in self._pictures])[rows]
         self._releases += self._reader.releases(replace(step, ids=batches), labels)
         self._origins += self._reader.origins(step, batches, orders)

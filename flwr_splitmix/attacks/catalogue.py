@@ -37,8 +37,8 @@ def _attacks_of(folder: ModuleType, base: type) -> dict[str, Any]:
     for place in iter_modules(folder.__path__):
         module = import_module(f"{folder.__name__}.{place.name}")
         for value in vars(module).values():
-            own = isinstance(value, type) and value.__module__ == module.__name__
-            if not own or not issubclass(value, base) or value.__name__.startswith("_"):
+            is_of_module = isinstance(value, type) and value.__module__ == module.__name__
+            if not is_of_module or not issubclass(value, base) or value.__name__.startswith("_"):
                 continue
             if not isabstract(value) and "name" in vars(value):
                 kinds[vars(value)["name"]] = value
@@ -53,10 +53,10 @@ def attack_named(name: str) -> type[Attack]:
     ValueError
         If there is none of that name; the message lists the known attacks.
     """
-    known = image_attacks()
-    if name not in known:
-        raise ValueError(f"there is no attack {name!r} on images; there are {', '.join(known)}")
-    return known[name]
+    attacks = image_attacks()
+    if name not in attacks:
+        raise ValueError(f"there is no attack {name!r} on images; there are {', '.join(attacks)}")
+    return attacks[name]
 
 
 def own_attack(kind: object) -> type[Attack]:
@@ -90,7 +90,7 @@ def own_attack(kind: object) -> type[Attack]:
 
 def text_attack_named(name: str) -> type[TextAttack]:
     """Return an attack on texts by its name; raises as `attack_named`."""
-    known = text_attacks()
-    if name not in known:
-        raise ValueError(f"there is no attack {name!r} on texts; there are {', '.join(known)}")
-    return known[name]
+    attacks = text_attacks()
+    if name not in attacks:
+        raise ValueError(f"there is no attack {name!r} on texts; there are {', '.join(attacks)}")
+    return attacks[name]

@@ -113,14 +113,14 @@ class AdversarialLower(nn.Module):
             self._optimizer = torch.optim.Adam(weights, lr=self.lr)
         self.opponent.requires_grad_(True)
         try:
-            seen = smashed.detach().requires_grad_()
-            F.mse_loss(self.opponent(seen), images).backward()  # type: ignore[no-untyped-call]
+            leaf = smashed.detach().requires_grad_()
+            F.mse_loss(self.opponent(leaf), images).backward()  # type: ignore[no-untyped-call]
         finally:
             self.opponent.requires_grad_(False)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        assert seen.grad is not None
-        return seen.grad
+        assert leaf.grad is not None
+        return leaf.grad
 
 
 class _Opposed(torch.autograd.Function):

@@ -34,11 +34,11 @@ class NotApplicable(ValueError):  # noqa: N818  # the word of the tables
     @property
     def assumable(self) -> tuple[Literal["lower", "upper"], ...]:
         """The segments that, given to the adversary, make the attack possible; () if none do."""
-        given = tuple(name for name in ("lower", "upper") if name in self.missing)
-        return given if len(given) == len(self.missing) else ()
+        segments = tuple(name for name in ("lower", "upper") if name in self.missing)
+        return segments if len(segments) == len(self.missing) else ()
 
 
-def _silent(what: str, done: int, of: int) -> None:
+def _silent(loop: str, steps: int, total: int) -> None:
     """Show nothing."""
 
 
@@ -80,11 +80,11 @@ class Budget:
         At least one step is made, so that there is a result.
         """
         number = number if self.iterations is None else min(number, self.iterations)
-        for done in range(number):
-            if done and self.over:
+        for step in range(number):
+            if step and self.over:
                 return
-            yield done
-            self.progress(what, done + 1, number)
+            yield step
+            self.progress(what, step + 1, number)
 
     @property
     def over(self) -> bool:

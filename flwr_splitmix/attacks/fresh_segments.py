@@ -41,9 +41,9 @@ class Architecture:
 
     def segments(self, seed: int) -> SplitModel:
         """Build both segments with fresh weights."""
-        own = {name: value for name, value in self.options.items() if name != "labels"}
-        made = split_for(
-            trial_strategy(self.method, own),
+        options = {name: value for name, value in self.options.items() if name != "labels"}
+        segments = split_for(
+            trial_strategy(self.method, options),
             self.model,
             seed=seed,
             num_classes=self.num_classes,
@@ -51,7 +51,7 @@ class Architecture:
             image_size=self.image_size,
             **self.model_options,
         )
-        return blurred(made) if self.defence == "blur" else made
+        return blurred(segments) if self.defence == "blur" else segments
 
     def lower(self, seed: int) -> nn.Module:
         """Build a lower segment with fresh weights."""

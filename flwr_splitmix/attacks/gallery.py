@@ -61,7 +61,7 @@ class Reconstructions:
         victims = torch.tensor(sorted(first))
         numbers = [first[victim] for victim in victims.tolist()]
         originals = truth.pictures.images[victims]
-        sent = [_sent(view, truth, guess.where[number]) for number in numbers]
+        uploads = [_sent(view, truth, guess.where[number]) for number in numbers]
         guesses = guess.values.cpu().float()[numbers].clamp(0, 1)
         return cls(
             view.knowledge.method,
@@ -69,7 +69,7 @@ class Reconstructions:
             view.adversary,
             victims,
             _bytes(originals),
-            _bytes(torch.stack(sent)),
+            _bytes(torch.stack(uploads)),
             _bytes(guesses),
             squared_errors(guesses, originals),
         )
@@ -133,7 +133,9 @@ def draw_gallery(shown: Sequence[Sequence[Reconstructions]]) -> Figure:
     rows = [list(row) for row in shown if row]
     if not rows:
         raise ValueError("there are no reconstructions to show")
-    attacks = list(dict.fromkeys(_title(own) for row in rows for own in row))
+    attacks = list(
+        dict.fromkeys(_title(reconstructions) for row in rows for reconstructions in row)
+    )
     width, block = 3 * (2 + len(attacks)), 2 + len(attacks)
     height = 1.25 * len(rows) + 0.6
     figure = Figure(figsize=(1.05 * width + 1.6, height))
@@ -141,7 +143,7 @@ def draw_gallery(shown: Sequence[Sequence[Reconstructions]]) -> Figure:
     for axis in axes.flat:
         axis.axis("off")
     for line, row in zip(axes, rows, strict=True):
-        strongest = min(row, key=lambda own: float(own.errors.mean()))
+        strongest = min(row, key=lambda reconstructions: float(reconstructions.errors.mean()))
         order = strongest.errors.argsort(descending=True)
         picks = [int(order[0]), int(order[len(order) // 2]), int(order[-1])]
         line[0].text(
@@ -151,12 +153,12 @@ def draw_gallery(shown: Sequence[Sequence[Reconstructions]]) -> Figure:
             victim, start = int(strongest.victims[pick]), third * block
             _draw(line[start], strongest.originals[pick], "")
             _draw(line[start + 1], strongest.sent[pick], "")
-            for own in row:
-                at = (own.victims == victim).nonzero().flatten()
+            for reconstructions in row:
+                at = (reconstructions.victims == victim).nonzero().flatten()
                 if len(at):
-                    error = float(own.errors[at[0]])
-                    axis = line[start + 2 + attacks.index(_title(own))]
-                    _draw(axis, own.guesses[at[0]], f"{error:.4f}")
+                    error = float(reconstructions.errors[at[0]])
+                    axis = line[start + 2 + attacks.index(_title(reconstructions))]
+                    _draw(axis, reconstructions.guesses[at[0]], f"{error:.4f}")
     words = ("best protected: ", "median: ", "worst: ")
     for third, word in enumerate(words):
         names = ["original", "sent", *attacks]
@@ -179,8 +181,8 @@ def _draw(axis: Any, image: Tensor, below: str) -> None:
         axis.text(0.5, -0.04, below, **place)
 
 
-def _title(own: Reconstructions) -> str:
-    return f"{own.attack}\n{own.adversary}"
+def _title(reconstructions: Reconstructions) -> str:
+    return f"{reconstructions.attack}\n{reconstructions.adversary}"
 
 
 def _bytes(images: Tensor) -> Tensor:
@@ -203,17 +205,17 @@ def _sent(view: View, truth: Truth, where: tuple[int, int]) -> Tensor:
     if origin.order is not None:
         order = origin.order[row]
         if int(order.max()) < drawn.shape[0]:
-            own = drawn[order]
+            shuffled = drawn[order]
         else:  # exchanged within the batch
             batch, others = origin.sources[:, 0], order // drawn.shape[0]
             parts = {
                 int(o): to_patches(truth.pictures.images[int(batch[o])][None], grid)[0]
                 for o in torch.unique(others)
             }
-            own = torch.stack(
+            shuffled = torch.stack(
                 [parts[int(o)][int(j) % len(drawn)] for o, j in zip(others, order, strict=True)]
             )
-        drawn = own
+        drawn = shuffled
     if release.mask is not None:
         drawn = torch.where(release.mask[row][:, None], drawn, torch.full_like(drawn, GREY))
     return to_images(drawn[None], grid, view.knowledge.image_shape)[0]

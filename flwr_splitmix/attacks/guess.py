@@ -78,14 +78,14 @@ def checked_guess(attack: Attack, guess: object, view: View) -> Guess:
     return Guess(guess.values, confidence, where)
 
 
-def _places(run: str, given: object, view: View) -> list[tuple[int, int]]:
+def _places(run: str, where: object, view: View) -> list[tuple[int, int]]:
     """Return (release, row) of every guess, once each is known to be in the view."""
     rows = [len(release.smashed) for release in view.releases]
     needed = "needed is a list of pairs (release, row), a release's position in view.releases"
-    if not isinstance(given, Sequence):
-        raise TypeError(f"{run} returns a Guess with where {described(given)}; {needed}")
+    if not isinstance(where, Sequence):
+        raise TypeError(f"{run} returns a Guess with where {described(where)}; {needed}")
     places: list[tuple[int, int]] = []
-    for number, place in enumerate(given):
+    for number, place in enumerate(where):
         try:
             release, row = (whole_number("where", each) for each in place)
         except (TypeError, ValueError):
@@ -108,17 +108,20 @@ def _places(run: str, given: object, view: View) -> list[tuple[int, int]]:
 
 def _form(attack: Attack, values: object, guesses: int, view: View) -> tuple[str, bool]:
     """Return what values a goal needs, in words, and whether these are so."""
-    known, goal = view.knowledge, attack.goal
+    knowledge, goal = view.knowledge, attack.goal
     shape = tuple(values.shape) if isinstance(values, Tensor) else None
     floating = isinstance(values, Tensor) and values.is_floating_point()
     if goal == "images":
-        needed = (guesses, *known.image_shape)
+        needed = (guesses, *knowledge.image_shape)
         return f"a float tensor {needed}, images from 0 to 1", shape == needed and floating
     if goal in ("order", "owners"):
-        what = "the position" if goal == "order" else "the owner"
-        patches = (guesses, known.geometry.patches)
-        return f"an int64 tensor {patches}, {what} of each patch", shape == patches and not floating
-    scores = (guesses, known.num_classes)
+        subject = "the position" if goal == "order" else "the owner"
+        patches = (guesses, knowledge.geometry.patches)
+        return (
+            f"an int64 tensor {patches}, {subject} of each patch",
+            shape == patches and not floating,
+        )
+    scores = (guesses, knowledge.num_classes)
     if goal == "labels":
         form = f"an int64 tensor ({guesses},), classes, or scores, float ({guesses},) or {scores}"
         return form, shape == (guesses,) or (shape == scores and floating)

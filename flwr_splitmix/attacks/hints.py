@@ -34,10 +34,12 @@ def without(guess: Guess, known: Hints, truth: Truth) -> Guess:
     """Return a guess without the images whose labels the attacker was given."""
     if not known:
         return guess
-    given = {_image(at, truth) for at in known}
-    kept = [number for number, at in enumerate(guess.where) if _image(at, truth) not in given]
-    rows = torch.tensor(kept, dtype=torch.int64)
-    where = [guess.where[number] for number in kept]
+    hinted_images = {_image(at, truth) for at in known}
+    remaining = [
+        number for number, at in enumerate(guess.where) if _image(at, truth) not in hinted_images
+    ]
+    rows = torch.tensor(remaining, dtype=torch.int64)
+    where = [guess.where[number] for number in remaining]
     return Guess(guess.values[rows], guess.confidence[rows], where)
 
 

@@ -105,21 +105,21 @@ def attacked_fit(
 
 def _with(segment: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
     """Return a copy of a lower segment, on the CPU, with other weights."""
-    made = copy.deepcopy(segment).cpu()
-    made.load_state_dict(weights)
-    return made
+    segment_copy = copy.deepcopy(segment).cpu()
+    segment_copy.load_state_dict(weights)
+    return segment_copy
 
 
-def _first(segments: Iterable[nn.Module], sent: Mapping[str, Tensor] | None) -> nn.Module | None:
+def _first(segments: Iterable[nn.Module], weights: Mapping[str, Tensor] | None) -> nn.Module | None:
     """Return the lower segment with the weights that were sent first; None if none was.
 
     It is that of a client whom they fit: others take no part.
     """
-    shapes = {name: tensor.shape for name, tensor in (sent or {}).items()}
-    for segment in segments if sent else ():
-        own = segment.state_dict()
-        if {name: tensor.shape for name, tensor in own.items()} == shapes:
-            return _with(segment, sent or {})
+    shapes = {name: tensor.shape for name, tensor in (weights or {}).items()}
+    for segment in segments if weights else ():
+        state = segment.state_dict()
+        if {name: tensor.shape for name, tensor in state.items()} == shapes:
+            return _with(segment, weights or {})
     return None
 
 
@@ -127,5 +127,5 @@ def _geometry(client: SplitClient) -> Geometry:
     geometry = getattr(client.segment, "geometry", None)
     if isinstance(geometry, Geometry):
         return geometry
-    said = describe_segment(client.segment, fetch(client.batches.data, np.arange(1))[0])
-    return Geometry(said.patches, said.width, said.prefix)
+    description = describe_segment(client.segment, fetch(client.batches.data, np.arange(1))[0])
+    return Geometry(description.patches, description.width, description.prefix)

@@ -56,9 +56,11 @@ class Pictures:
 
     def without(self, others: Pictures) -> Pictures:
         """Return the images that are not among others, compared at 8 bits per pixel."""
-        known = {image.tobytes() for image in _coarse(others.images)}
-        kept = [i for i, image in enumerate(_coarse(self.images)) if image.tobytes() not in known]
-        return self.take(torch.tensor(kept, dtype=torch.int64))
+        excluded = {image.tobytes() for image in _coarse(others.images)}
+        remaining = [
+            i for i, image in enumerate(_coarse(self.images)) if image.tobytes() not in excluded
+        ]
+        return self.take(torch.tensor(remaining, dtype=torch.int64))
 
     def divided(self, first: int, seed: int = 0) -> tuple[Pictures, Pictures]:
         """Return `first` images, drawn by the seed, and the others."""

@@ -150,11 +150,11 @@ class Recorder(Observer):
             self._keep_messages(event)
 
     def _keep_split(self, event: StepDone, plan: Plan) -> None:
-        own, rows = _followed(event, plan, self.max_clients)
+        followed_plan, rows = _followed(event, plan, self.max_clients)
         gradient = None if event.result is None else event.result.gradient
         uploads: dict[int, Upload] = {}
         for client, upload in event.uploads.items():
-            if client in own.clients:
+            if client in followed_plan.clients:
                 assert isinstance(upload, Upload)
                 uploads[client] = _detached(upload)
         if not uploads:
@@ -163,11 +163,11 @@ class Recorder(Observer):
             Step(
                 event.server_round,
                 event.number,
-                own,
+                followed_plan,
                 uploads,
                 None if gradient is None else _rows(gradient, rows, plan.shape.batch),
                 None if event.loss is None else event.loss.detach().cpu(),
-                {client: self._newest.get(client, 0) for client in sorted(own.clients)},
+                {client: self._newest.get(client, 0) for client in sorted(followed_plan.clients)},
             )
         )
 

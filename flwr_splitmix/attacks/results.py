@@ -91,8 +91,8 @@ class Kept(BaseModel):
     def of(cls, request: AttackRequest, view: AnyView, **reached: Any) -> Kept:
         """Return the result of a request, run on a view; `reached` are the other fields."""
         named = {"method": view.knowledge.method, "adversary": view.adversary}
-        asked = asdict(request) | {"assumed": sorted(set(request.assumed))}
-        return cls(**(asked | named | reached))
+        request_fields = asdict(request) | {"assumed": sorted(set(request.assumed))}
+        return cls(**(request_fields | named | reached))
 
     @property
     def options(self) -> dict[str, Any]:
@@ -109,12 +109,12 @@ class Kept(BaseModel):
 
 def folder_of(folder: Path, result: Kept) -> Path:
     """Return the folder below `folder` of results with the same options."""
-    given = "".join(f"-given-{name}" for name in result.assumed)
+    assumptions = "".join(f"-given-{name}" for name in result.assumed)
     options = result.options
     if "public" in options:
         options["public"] = _digest(options["public"])
     chosen = "".join(f"-{name}-{value}" for name, value in options.items())
-    named = f"{result.attack}-{result.adversary}{given}{chosen}"
+    named = f"{result.attack}-{result.adversary}{assumptions}{chosen}"
     return folder / re.sub(r"[^a-z0-9-]+", "-", named)
 
 
@@ -125,10 +125,10 @@ def _digest(name: str) -> str:
 
 def title(result: Kept, run_id: str) -> str:
     """Return a result's title: the attack, and the options that decide what it says."""
-    given = f", given {' and '.join(result.assumed)}," if result.assumed else ""
+    assumptions = f", given {' and '.join(result.assumed)}," if result.assumed else ""
     chosen = "".join(f", {name} {value}" for name, value in result.options.items())
     return (
-        f"{result.attack} by {result.adversary}{given} on {result.method} "
+        f"{result.attack} by {result.adversary}{assumptions} on {result.method} "
         f"({run_id}{chosen}{_stopped(result)})"
     )
 
@@ -150,12 +150,12 @@ def keep(folder: Path, result: Kept) -> None:
 
     They replace the last ones of the same attack, adversary, assumptions and options.
     """
-    own = folder_of(folder, result)
-    own.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_rows(own / "samples.parquet", result.rows)
-    write_json(own / "scores.json", result.model_dump(), private=True)
+    result_folder = folder_of(folder, result)
+    result_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_rows(result_folder / "samples.parquet", result.rows)
+    write_json(result_folder / "scores.json", result.model_dump(), private=True)
     if result.pictures is not None:
-        result.pictures.save(own / PICTURES)
+        result.pictures.save(result_folder / PICTURES)
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -177,12 +177,12 @@ def kept_results(folder: Path) -> list[Kept]:
     RunError, StorageError
         If a file cannot be read.
     """
-    made = []
+    results = []
     for file in sorted(folder.glob("*/scores.json")):
         pictures = file.with_name(PICTURES)
         drawn = Reconstructions.load(pictures) if pictures.exists() else None
-        made.append(_read(file).model_copy(update={"pictures": drawn}))
-    return made
+        results.append(_read(file).model_copy(update={"pictures": drawn}))
+    return results
 
 
 def _read(file: Path) -> Kept:

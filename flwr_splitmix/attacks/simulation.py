@@ -46,8 +46,8 @@ def simulate(
     for step, batches, orders in passes(
         known, images, labels, generator, lowers=lowers, batch_size=batch_size, gradients=gradients
     ):
-        own = batches.get(reader.member)
-        own_labels = None if own is None else labels[own]
+        rows = batches.get(reader.member)
+        own_labels = None if rows is None else labels[rows]
         for release, origin in zip(
             reader.releases(step, own_labels), reader.origins(step, batches, orders), strict=True
         ):
@@ -129,19 +129,23 @@ def passes(
 
 
 def _segments(
-    known: Knowledge, lowers: Lowers | None, clients: int, generator: np.random.Generator
+    knowledge: Knowledge, lowers: Lowers | None, clients: int, generator: np.random.Generator
 ) -> dict[int, nn.Module]:
     """Return a copy for each client: training mode may change its buffers."""
     if lowers is None:
-        made = {c: known.fresh_lower(int(generator.integers(2**31))) for c in range(clients)}
+        segments = {
+            c: knowledge.fresh_lower(int(generator.integers(2**31))) for c in range(clients)
+        }
     elif not isinstance(lowers, Mapping):
-        made = {client: copy.deepcopy(lowers) for client in range(clients)}
+        segments = {client: copy.deepcopy(lowers) for client in range(clients)}
     elif len(lowers) >= clients:
-        made = {client: copy.deepcopy(segment) for client, segment in lowers.items()}
+        segments = {client: copy.deepcopy(segment) for client, segment in lowers.items()}
     else:
-        own = list(lowers.values())
-        made = {client: copy.deepcopy(own[client % len(own)]) for client in range(clients)}
-    return {client: segment.train() for client, segment in made.items()}
+        available = list(lowers.values())
+        segments = {
+            client: copy.deepcopy(available[client % len(available)]) for client in range(clients)
+        }
+    return {client: segment.train() for client, segment in segments.items()}
 
 
 @dataclass(frozen=True)
@@ -153,12 +157,12 @@ class _Members:
     include: int | None
     generator: np.random.Generator
 
-    def drawn(self, left: Mapping[int, int] | None = None) -> list[int]:
+    def drawn(self, remaining: Mapping[int, int] | None = None) -> list[int]:
         """Draw them; if it is known how many images each has left, those with the most."""
         names = [client for client in self.clients if client != self.include]
         others = [int(client) for client in self.generator.permutation(names)]
-        if left is not None:
-            others.sort(key=lambda client: -left[client])
+        if remaining is not None:
+            others.sort(key=lambda client: -remaining[client])
         first = [] if self.include is None else [self.include]
         return sorted([*first, *others][: self.number])
 
@@ -180,17 +184,19 @@ def _of_owners(
 
     A client without images fills steps with others'.
     """
-    own = {client: order[owners == client] for client in members.clients}
-    left = {client: len(rows) for client, rows in own.items()}
-    batch = min(batch_size, max(left.values()))
-    dealt = dict.fromkeys(own, 0)
-    while any(number > 0 for client, number in left.items() if client != members.include):
+    client_rows = {client: order[owners == client] for client in members.clients}
+    remaining = {client: len(rows) for client, rows in client_rows.items()}
+    batch = min(batch_size, max(remaining.values()))
+    dealt = dict.fromkeys(client_rows, 0)
+    while any(number > 0 for client, number in remaining.items() if client != members.include):
         step = {}
-        for client in members.drawn(left):
+        for client in members.drawn(remaining):
             at = range(dealt[client], dealt[client] + batch)
-            step[client] = np.take(own[client] if len(own[client]) else order, at, mode="wrap")
+            step[client] = np.take(
+                client_rows[client] if len(client_rows[client]) else order, at, mode="wrap"
+            )
             dealt[client] += batch
-            left[client] -= batch
+            remaining[client] -= batch
         yield step
 
 
@@ -208,10 +214,10 @@ def _uploads(
                 smashed = segment(images.to(device)).cpu()
             if watch.orders:
                 orders[client] = watch.orders[-1]
-            sent = [None if s is None else s.upload(smashed)[0] for s in shares]
+            payloads = [None if s is None else s.upload(smashed)[0] for s in shares]
             kinds = {share.label_kind for share in shares if share is not None}
             soft = [None if s is None else s.upload_labels(labels, smashed.dtype) for s in shares]
-            uploads[client] = Upload(sent, soft if "soft" in kinds else labels)
+            uploads[client] = Upload(payloads, soft if "soft" in kinds else labels)
     return uploads, orders
 
 
@@ -223,18 +229,18 @@ def _mixed_inputs(
 
 
 def _gradients(
-    known: Knowledge, upper: nn.Module, uploads: Mapping[int, Upload], plan: Plan
+    knowledge: Knowledge, upper: nn.Module, uploads: Mapping[int, Upload], plan: Plan
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient of each group's mean loss at the mixture, and each row's loss."""
-    mixed = known.mixer.merge(uploads, plan, num_classes=known.num_classes)
+    mixed = knowledge.mixer.merge(uploads, plan, num_classes=knowledge.num_classes)
     device = next((p.device for p in upper.parameters()), CPU)
     with torch.enable_grad():
         smashed = mixed.smashed.to(device).requires_grad_()
         rows = target_loss(
             upper(smashed),
             mixed.targets.to(device),
-            multi_label=known.multi_label,
-            loss=known.loss,
+            multi_label=knowledge.multi_label,
+            loss=knowledge.loss,
             reduction="none",
         )
         (gradient,) = torch.autograd.grad(rows.sum() / plan.shape.batch, smashed)
@@ -278,11 +284,11 @@ class ShuffleWatch:
             return
         assert isinstance(edge, PatchShuffle)
         batch, patches, _ = arguments[0].shape
-        kept = patches_kept(patches, edge.kappa)
+        kept_patches = patches_kept(patches, edge.kappa)
         state = torch.get_rng_state()
-        order = draw_order(batch, patches, kept)
+        order = draw_order(batch, patches, kept_patches)
         torch.set_rng_state(state)
-        own = torch.arange(batch).unsqueeze(1) * patches
+        first = torch.arange(batch).unsqueeze(1) * patches
         # Without exchange in the batch, number the patches within each image.
-        self.orders.append(order - own if kept == patches else order)
+        self.orders.append(order - first if kept_patches == patches else order)
         self.passes += 1

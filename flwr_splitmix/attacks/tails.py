@@ -181,8 +181,8 @@ class TailReplay:
         else:
             distances = _distances(gradients, returned)
             scores = _scores(distances, returned[0].numel())
-            known = scores if before is None else scores + before.to(scores.device)
-            labels, likely = known.argmax(1), known.softmax(1)
+            evidence = scores if before is None else scores + before.to(scores.device)
+            labels, likely = evidence.argmax(1), evidence.softmax(1)
             sure = bool((likely.amax(1) > 1 - 1e-9).all())
             targets = [(1.0, labels if sure else likely.float())]
             reading = self._reading(distances, returned, labels, scores)
@@ -202,8 +202,8 @@ class TailReplay:
 
         def gradient(label: int) -> Tensor:
             loss = F.cross_entropy(logits, torch.full((len(hidden),), label, device=device))
-            (made,) = torch.autograd.grad(loss, hidden, retain_graph=True)
-            return self.expected(made)
+            (hidden_gradient,) = torch.autograd.grad(loss, hidden, retain_graph=True)
+            return self.expected(hidden_gradient)
 
         return returned, logits, map(gradient, range(logits.shape[1]))
 
@@ -231,14 +231,14 @@ class TailReplay:
     ) -> TailReading:
         """Judge labels by the distances (L, b) of each row from each class's gradient."""
         rows = torch.arange(len(labels), device=labels.device)
-        own = distances[labels, rows]
+        label_distances = distances[labels, rows]
         apart = distances.clone()
         apart[labels, rows] = math.inf
         norms = returned.flatten(1).norm(dim=1).clamp_min(1e-30)
-        margins = (apart.amin(0) - own) / norms
-        misfit = float(own.norm() / returned.norm().clamp_min(1e-30))
-        kept = None if scores is None else scores.cpu()
-        return TailReading(labels.cpu(), margins.nan_to_num(0, 0, 0).cpu(), misfit, kept)
+        margins = (apart.amin(0) - label_distances) / norms
+        misfit = float(label_distances.norm() / returned.norm().clamp_min(1e-30))
+        cpu_scores = None if scores is None else scores.cpu()
+        return TailReading(labels.cpu(), margins.nan_to_num(0, 0, 0).cpu(), misfit, cpu_scores)
 
     @torch.no_grad()
     def _load(self, weights: Mapping[str, Tensor]) -> None:
@@ -267,8 +267,8 @@ def _shares(gradients: Tensor, returned: Tensor) -> Tensor:
     """Return the shares (b, L) of classes, sum 1, whose gradients fit the returned best."""
     columns = gradients.flatten(2).permute(1, 2, 0).double()
     base = columns[:, :, :1]
-    wanted = returned.flatten(1).double().unsqueeze(2) - base
-    others = torch.linalg.lstsq(columns[:, :, 1:] - base, wanted).solution[:, :, 0]
+    target = returned.flatten(1).double().unsqueeze(2) - base
+    others = torch.linalg.lstsq(columns[:, :, 1:] - base, target).solution[:, :, 0]
     return torch.cat([1 - others.sum(1, keepdim=True), others], dim=1)
 
 

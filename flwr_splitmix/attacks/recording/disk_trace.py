@@ -77,7 +77,7 @@ class DiskTrace(Trace):
         except OSError as error:
             self._warn_failed("a step", error)
 
-    def _warn_failed(self, what: str, error: OSError) -> None:
+    def _warn_failed(self, subject: str, error: OSError) -> None:
         if self._removed:
             log.warning("%s has been removed: the run records nothing further", self.path)
             return
@@ -85,7 +85,7 @@ class DiskTrace(Trace):
         if self._once.first(("failed", reason)):
             log.warning(
                 "%s could not be recorded in %s: %s (said once, of all that cannot)",
-                what, self.path, reason,
+                subject, self.path, reason,
             )  # fmt: skip
 
     def make(self) -> None:

@@ -122,7 +122,7 @@ def unpack_step(
     """
     if meta["shape"] == "U":
         return _unpack_messages(tensors, meta)
-    known = (*SHARES, *GROUP_SHARES, *shares)
+    share_kinds = (*SHARES, *GROUP_SHARES, *shares)
     shape = dict(meta["smashed-shape"])
     if shape["grid"] is not None:
         rows, columns = shape["grid"]
@@ -131,7 +131,11 @@ def unpack_step(
         SmashedShape(**shape),
         tuple(
             tuple(
-                Group(tuple(Member(int(c), share_from_wire(share, known)) for c, share in members))
+                Group(
+                    tuple(
+                        Member(int(c), share_from_wire(share, share_kinds)) for c, share in members
+                    )
+                )
                 for members in groups
             )
             for groups in meta["passes"]
@@ -180,11 +184,11 @@ def _check_upload(plan: Plan, client: int, upload: Upload) -> None:
     """Raise ValueError if what a client uploaded is not what the plan had it send."""
     batch = plan.shape.batch
     for share, smashed in zip(plan.shares(client), upload.smashed, strict=True):
-        wanted = None if share is None else tuple(share.upload_shape(plan.shape.size))
+        expected = None if share is None else tuple(share.upload_shape(plan.shape.size))
         shape = None if smashed is None else tuple(smashed.shape)
-        if shape != wanted:
+        if shape != expected:
             raise ValueError(
-                f"client {client} uploaded the shape {shape}, and should have {wanted}"
+                f"client {client} uploaded the shape {shape}, and should have {expected}"
             )
     soft = [upload.labels] if isinstance(upload.labels, Tensor) else upload.labels
     if any(labels is not None and labels.shape[:1] != (batch,) for labels in soft):
@@ -198,10 +202,14 @@ def _unpack_messages(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> 
 
     def every(kind: str) -> dict[int, list[Tensor]]:
         listed = {c: _list(tensors, f"{kind}.{c}", count) for c, count in counts.items()}
-        return {c: [t for t in own if t is not None] for c, own in listed.items() if any_of(own)}
+        return {
+            c: [t for t in entries if t is not None]
+            for c, entries in listed.items()
+            if any_of(entries)
+        }
 
-    def any_of(own: Sequence[Tensor | None]) -> bool:
-        return any(tensor is not None for tensor in own)
+    def any_of(entries: Sequence[Tensor | None]) -> bool:
+        return any(tensor is not None for tensor in entries)
 
     server_round, number = meta["place"]
     step = UShapeStep(

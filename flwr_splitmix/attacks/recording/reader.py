@@ -212,10 +212,10 @@ def _of_mixtures(step: Step, mixed: Mixed, upper_only: bool) -> list[Release]:
     return releases
 
 
-def _rows_loss(step: Step, here: slice) -> Tensor | None:
+def _rows_loss(step: Step, rows: slice) -> Tensor | None:
     if step.loss is None or step.loss.ndim == 0:
         return step.loss
-    return step.loss[here]
+    return step.loss[rows]
 
 
 def _loss_of(step: Step, mixed: Mixed, client: int, index: int) -> Tensor | None:
@@ -234,8 +234,8 @@ def _sources(clients: Sequence[int], batches: Batches) -> Origin:
 
 def _client_origin(client: int, share: Share, batches: Batches, orders: Orders) -> Origin:
     if not isinstance(share, InputShare):
-        own = _sources([client], batches)
-        return Origin(own.sources, own.members, orders.get(client))
+        origin = _sources([client], batches)
+        return Origin(origin.sources, origin.members, orders.get(client))
     # As in `InputShare.mix`: a client's first part in order, further parts shuffled.
     rng, used, columns = frozen_generator(share.seed), set(), []
     for part, _ in share.parts:
@@ -251,13 +251,13 @@ def _mixture_origin(
 ) -> Origin:
     first = row.members[0]
     if len(row.members) == 1:
-        own = _client_origin(first.client, first.share, batches, orders)
+        origin = _client_origin(first.client, first.share, batches, orders)
     else:
-        own = _sources([m.client for m in row.members], batches)
-    owners, order = owners_of(row.members, step.plan.shape), own.order
+        origin = _sources([m.client for m in row.members], batches)
+    owners, order = owners_of(row.members, step.plan.shape), origin.order
     if isinstance(first.share, InputShare):
         owners = None  # inputs were mixed before there were patches
     if upper_only and isinstance(row.mixed, ShuffledMixed):
         order = row.mixed.order[row.here]
         owners = None if owners is None else owners.gather(1, order)
-    return Origin(own.sources, own.members, order, owners)
+    return Origin(origin.sources, origin.members, order, owners)

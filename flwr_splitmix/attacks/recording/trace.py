@@ -108,17 +108,21 @@ class Trace(ABC):
         segments
             By round, a segment's bytes.
         """
-        kept = _newest(segments, self.max_bytes // 2)
-        left, total = deque(steps), sum(size for _, size in steps)
-        while len(left) > 1 and (
-            total + sum(kept.values()) > self.max_bytes or len(left) > self.max_steps
+        kept_segments = _newest(segments, self.max_bytes // 2)
+        kept_steps, total = deque(steps), sum(size for _, size in steps)
+        while len(kept_steps) > 1 and (
+            total + sum(kept_segments.values()) > self.max_bytes or len(kept_steps) > self.max_steps
         ):
-            total -= left.popleft()[1]
-            kept = {r: size for r, size in kept.items() if r >= left[0][0]}
-        kept = _newest(kept, self.max_bytes - total)  # the newest step may need all there is
-        gone = [r for r in segments if r not in kept]
-        self._warn_left_out({r: segments[r] for r in gone if not left or r >= left[0][0]})
-        return len(steps) - len(left), gone
+            total -= kept_steps.popleft()[1]
+            kept_segments = {r: size for r, size in kept_segments.items() if r >= kept_steps[0][0]}
+        kept_segments = _newest(
+            kept_segments, self.max_bytes - total
+        )  # the newest step may need all there is
+        gone = [r for r in segments if r not in kept_segments]
+        self._warn_left_out(
+            {r: segments[r] for r in gone if not kept_steps or r >= kept_steps[0][0]}
+        )
+        return len(steps) - len(kept_steps), gone
 
 
 class MemoryTrace(Trace):
@@ -134,9 +138,9 @@ class MemoryTrace(Trace):
         self._bound()
 
     def steps(self, newest: int | None = None) -> Iterator[Recorded]:  # noqa: D102
-        kept = tuple(self._steps)
-        first = 0 if newest is None else max(0, len(kept) - newest)
-        return (step for step, _ in kept[first:])
+        snapshot = tuple(self._steps)
+        first = 0 if newest is None else max(0, len(snapshot) - newest)
+        return (step for step, _ in snapshot[first:])
 
     def backwards(self) -> Iterator[Recorded]:  # noqa: D102
         return (step for step, _ in reversed(tuple(self._steps)))
@@ -150,8 +154,8 @@ class MemoryTrace(Trace):
         return self._segments.get(server_round)
 
     def rewind(self, server_round: int) -> None:  # noqa: D102
-        self._steps = deque(kept for kept in self._steps if kept[0].server_round < server_round)
-        self._segments = {r: kept for r, kept in self._segments.items() if r < server_round}
+        self._steps = deque(entry for entry in self._steps if entry[0].server_round < server_round)
+        self._segments = {r: arrays for r, arrays in self._segments.items() if r < server_round}
 
     def _bound(self) -> None:
         steps = [(step.server_round, size) for step, size in self._steps]
@@ -165,10 +169,10 @@ class MemoryTrace(Trace):
 
 def _newest(segments: Mapping[int, int], most: int) -> dict[int, int]:
     """Return the newest segments that together have at most so many bytes, oldest first."""
-    kept = dict(sorted(segments.items()))
-    while kept and sum(kept.values()) > most:
-        del kept[min(kept)]
-    return kept
+    newest = dict(sorted(segments.items()))
+    while newest and sum(newest.values()) > most:
+        del newest[min(newest)]
+    return newest
 
 
 def nbytes_of(tensors: Mapping[str, Tensor]) -> int:

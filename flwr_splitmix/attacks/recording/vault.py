@@ -120,8 +120,8 @@ class Vault:
         self._check_noisy_labels(steps, drawn)
         used: dict[int, np.ndarray] = {}
         for client in sorted({client for batches in drawn for client in batches}):
-            own = [batches[client].numpy() for batches in drawn if client in batches]
-            used[client] = np.unique(np.concatenate(own))
+            client_rows = [batches[client].numpy() for batches in drawn if client in batches]
+            used[client] = np.unique(np.concatenate(client_rows))
         start, starts = 0, {}
         for client, rows in used.items():
             starts[client] = start
@@ -139,18 +139,23 @@ class Vault:
         In noisy labels of these images the difference is about the mixing ratio, less if they are
         clamped; in those of others it is about 0. With too much noise to tell, nothing is raised.
         """
-        seen: dict[int, list[tuple[Tensor, float]]] = {}
+        differences: dict[int, list[tuple[Tensor, float]]] = {}
         for step, batches in zip(steps, drawn, strict=True):
             for client, rows in batches.items():
-                classes, sent = self.data[client].labels[rows.numpy()], step.uploads[client].labels
-                if isinstance(sent, Tensor) or classes.ndim > 1:
+                classes, labels = (
+                    self.data[client].labels[rows.numpy()],
+                    step.uploads[client].labels,
+                )
+                if isinstance(labels, Tensor) or classes.ndim > 1:
                     continue
-                for share, soft in zip(step.plan.shares(client), sent, strict=True):
+                for share, soft in zip(step.plan.shares(client), labels, strict=True):
                     if isinstance(share, NoisyShare) and soft is not None:
-                        own = soft.double().gather(1, torch.tensor(classes)[:, None])[:, 0]
-                        others = (soft.double().sum(1) - own) / max(soft.shape[1] - 1, 1)
-                        seen.setdefault(client, []).append((own - others, _expected(share)))
-        for client, parts in seen.items():
+                        weights = soft.double().gather(1, torch.tensor(classes)[:, None])[:, 0]
+                        others = (soft.double().sum(1) - weights) / max(soft.shape[1] - 1, 1)
+                        differences.setdefault(client, []).append(
+                            (weights - others, _expected(share))
+                        )
+        for client, parts in differences.items():
             apart = torch.cat([part for part, _ in parts])
             error = float(apart.std()) / len(apart) ** 0.5
             expected = float(np.mean([difference for _, difference in parts]))

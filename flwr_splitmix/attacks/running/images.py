@@ -174,8 +174,8 @@ def attempt(
     TypeError, ValueError
         If its `run` returns anything but a guess about the view; see `checked_guess`.
     """
-    known = hints(kind, case)
-    chosen = {**(setting or {}), **({"hints": known} if known else {})}
+    label_hints = hints(kind, case)
+    chosen = {**(setting or {}), **({"hints": label_hints} if label_hints else {})}
     if chosen:
         attack = kind(**chosen)
         attack.fit(case.view, public, budget, seed=seed)
@@ -183,4 +183,4 @@ def attempt(
         steps = {} if trial_steps is None else {"trial_steps": trial_steps}
         attack = kind.tune(case.view, public, budget, seed=seed, **steps)
     guess = checked_guess(attack, attack.run(case.view), case.view)
-    return attack, without(guess, known, case.truth)
+    return attack, without(guess, label_hints, case.truth)

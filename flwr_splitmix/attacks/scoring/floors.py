@@ -57,10 +57,10 @@ class Floors:
             guess = checked_guess(attack, attack.run(blind), blind)
         except (TypeError, ValueError) as error:
             raise type(error)(f"on an empty release, whose smashed data are 0, {error}") from error
-        made: dict[tuple[int, int], list[Tensor]] = {}
+        images_at: dict[tuple[int, int], list[Tensor]] = {}
         for place, image in zip(guess.where, guess.values.cpu(), strict=True):
-            made.setdefault(place, []).append(image)
-        at = {place: torch.stack(images) for place, images in made.items()}
+            images_at.setdefault(place, []).append(image)
+        at = {place: torch.stack(images) for place, images in images_at.items()}
         prior = next(iter(at.values()), None)
         if not _soft(view):
             at = _of_equal_class(at, empty, view)
@@ -90,16 +90,16 @@ class Floors:
             blind["class_mean_mse"] = guessed_blindly(self._class_means(), guess, pairs, images)
         if (prior := self.prior) is not None:
 
-            def made(own: int, _: int, place: tuple[int, int]) -> Tensor:
+            def prior_images(guesses: int, _: int, place: tuple[int, int]) -> Tensor:
                 ready = self.prior_at.get(place, prior).float()
-                return ready[torch.arange(own) % len(ready)]
+                return ready[torch.arange(guesses) % len(ready)]
 
-            blind["prior_mse"] = guessed_blindly(made, guess, pairs, images)
+            blind["prior_mse"] = guessed_blindly(prior_images, guess, pairs, images)
         # The assignment of several guesses to a row's images favours blind guesses as well.
         if len(set(guess.where)) < len(guess.where):
-            best = cache(lambda own, members: best_blind_images(public, own, members, seed))
+            best = cache(lambda guesses, members: best_blind_images(public, guesses, members, seed))
             blind["blind_mse"] = guessed_blindly(
-                lambda own, members, _: best(own, members), guess, pairs, images
+                lambda guesses, members, _: best(guesses, members), guess, pairs, images
             )
         return blind
 
@@ -110,31 +110,33 @@ class Floors:
         soft label. Several guesses are the means of as many classes, the heaviest ones. Without a
         label, or public images of its classes, it is the mean of all.
         """
-        public, known = self.public, [labels for labels in self.labels if labels is not None]
+        public, received = self.public, [labels for labels in self.labels if labels is not None]
         classes = 1 + max(
             int(each.max()) if each.dim() == 1 else each.shape[1] - 1
-            for each in (*known, public.labels)
+            for each in (*received, public.labels)
         )
         members = _weights(public.labels, classes)
         counts = members.sum(0)
         flat = public.images.double().flatten(1)
         means = members.T @ flat / counts.clamp_min(1e-12)[:, None]
 
-        def made(own: int, _: int, place: tuple[int, int]) -> Tensor:
+        def class_images(guesses: int, _: int, place: tuple[int, int]) -> Tensor:
             labels = self.labels[place[0]]
             weights = counts.new_zeros(classes)
             if labels is not None:
                 weights = _weights(labels[place[1], None], classes)[0] * (counts > 0)
             if float(weights.sum()) <= 0:
                 images = flat.mean(0, keepdim=True)
-            elif own == 1:
+            elif guesses == 1:
                 images = (weights @ means / weights.sum())[None]
             else:
-                heaviest = weights.argsort(descending=True)[: min(own, int((weights > 0).sum()))]
+                heaviest = weights.argsort(descending=True)[
+                    : min(guesses, int((weights > 0).sum()))
+                ]
                 images = means[heaviest]
-            return images[torch.arange(own) % len(images)].reshape(-1, *public.shape)
+            return images[torch.arange(guesses) % len(images)].reshape(-1, *public.shape)
 
-        return made
+        return class_images
 
 
 def emptied(view: View) -> list[Release]:
@@ -146,10 +148,10 @@ def emptied(view: View) -> list[Release]:
     if _soft(view):
         return [_empty(release) for release in view.releases]
     empty = _empty(view.releases[0])
-    said = [release.labels for release in view.releases if release.labels is not None]
+    received = [release.labels for release in view.releases if release.labels is not None]
     if empty.labels is None:
         return [empty]
-    classes, rows = torch.unique(torch.cat(said)), len(empty.smashed)
+    classes, rows = torch.unique(torch.cat(received)), len(empty.smashed)
     times = -(-len(classes) // rows)
     dealt = classes[torch.arange(times * rows) % len(classes)].reshape(times, rows)
     return [replace(empty, labels=labels) for labels in dealt]
@@ -174,11 +176,11 @@ def _soft(view: View) -> bool:
 
 
 def _of_equal_class(
-    made: Mapping[tuple[int, int], Tensor], empty: Sequence[Release], view: View
+    images_at: Mapping[tuple[int, int], Tensor], empty: Sequence[Release], view: View
 ) -> dict[tuple[int, int], Tensor]:
     """Return, for rows of a view, what was made of empty rows of the same class."""
     by_class: dict[int, Tensor] = {}
-    for (release, row), images in made.items():
+    for (release, row), images in images_at.items():
         if (labels := empty[release].labels) is not None:
             by_class.setdefault(int(labels[row]), images)
     return {

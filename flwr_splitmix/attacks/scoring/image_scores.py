@@ -85,15 +85,17 @@ def retrieved(guesses: Tensor, images: Tensor, others: Tensor) -> Tensor:
         (m, C, H, W): images that are not victims; with 999 of them, retrieval is among 1,000.
     """
     rows, gallery = guesses.float().flatten(1), others.float().flatten(1)
-    own = (rows - images.float().flatten(1)).square().sum(1)
+    distances = (rows - images.float().flatten(1)).square().sum(1)
     nearest = torch.cat(
         [torch.cdist(part, gallery).square().amin(1) for part in torch.split(rows, _AT_ONCE)]
     )
-    return own < nearest
+    return distances < nearest
 
 
 @torch.no_grad()
 def agreements(guesses: Tensor, labels: Tensor, classifier: Classifier) -> Tensor:
     """Return whether a classifier sees each victim's class in its reconstruction: bool (n,)."""
-    seen = [classifier(part.float()).argmax(1).cpu() for part in torch.split(guesses, _AT_ONCE)]
-    return torch.cat(seen) == labels
+    predictions = [
+        classifier(part.float()).argmax(1).cpu() for part in torch.split(guesses, _AT_ONCE)
+    ]
+    return torch.cat(predictions) == labels

@@ -165,7 +165,7 @@ def curve_measures(
 
     names = range(len(scores)) if groups is None else groups
     classes = [
-        [at[own] for own in rows_by_group([names[int(i)] for i in at])]
+        [at[group] for group in rows_by_group([names[int(i)] for i in at])]
         for at in (np.flatnonzero(positive), np.flatnonzero(~positive))
     ]
     fewest, sides = min(map(len, classes)), 2 if either_way else 1
@@ -181,19 +181,19 @@ def curve_measures(
         for name, of in RATES.items()
         if negatives // of >= LEAST_ALLOWED
     }
-    made = []
+    measures = []
     for i, (name, floor) in enumerate(floors.items()):
         value, low, high = reached(everyone)[i], float(lows[i]), float(highs[i])
         if np.ptp(drawn[:, i]) == 0:
             low, high = value * (1 - missed), value + (1 - value) * missed
         low, high = _decided(low, high, floor, fewest)
-        made.append(
+        measures.append(
             Measure(
                 name, value, low, high, floor, main=name == "AUC", samples=len(scores),
                 groups=sum(map(len, classes)),
             )
         )  # fmt: skip
-    return made
+    return measures
 
 
 def batch_curve_measure(
@@ -225,11 +225,11 @@ def batch_curve_measure(
     rng = np.random.default_rng(seed)
     reached, chance = [], []
     for rows in rows_by_group(batches):
-        own = positive[rows]
-        if own.all() or not own.any():
+        truth = positive[rows]
+        if truth.all() or not truth.any():
             continue
-        labels = np.concatenate([own[None], rng.permuted(np.tile(own, (PERMUTED, 1)), axis=1)])
-        ones, zeros = own.sum(), (~own).sum()
+        labels = np.concatenate([truth[None], rng.permuted(np.tile(truth, (PERMUTED, 1)), axis=1)])
+        ones, zeros = truth.sum(), (~truth).sum()
         # The Mann-Whitney statistic; equal scores share their mean rank.
         areas = ((labels * rankdata(scores[rows])).sum(1) - ones * (ones + 1) / 2) / (ones * zeros)
         either = np.maximum(areas, 1 - areas)
@@ -252,7 +252,7 @@ def _curve(
 
     def reached(rows: np.ndarray) -> tuple[float, float, float]:
         times = np.bincount(rows, minlength=len(scores))[order]
-        passed = (np.cumsum(np.where(own[order], times, 0)) for own in (positive, ~positive))
+        passed = (np.cumsum(np.where(side[order], times, 0)) for side in (positive, ~positive))
         true, false = (np.append(0, count[lasts]) / count[-1] for count in passed)
         percent, thousandth = (
             float(true[false <= 1 / of].max(initial=0.0)) for of in RATES.values()

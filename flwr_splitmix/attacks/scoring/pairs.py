@@ -30,8 +30,8 @@ def pairs_of(guess: Guess, truth: Truth) -> list[tuple[int, int]]:
     for (release, row), numbers in _by_row(guess.where).items():
         victims = sorted({int(v) for v in truth.origins[release].sources[row] if v >= 0})
         if victims:
-            found = _matched(guess.values[numbers].cpu(), truth.pictures.images[victims])
-            pairs += [(numbers[n], victims[v]) for n, v in found]
+            matches = _matched(guess.values[numbers].cpu(), truth.pictures.images[victims])
+            pairs += [(numbers[n], victims[v]) for n, v in matches]
     return pairs
 
 
@@ -39,9 +39,9 @@ def first_victims(guess: Guess, truth: Truth) -> list[tuple[int, int]]:
     """Return (guess, first victim of its row) for every guess whose row has a victim."""
     pairs = []
     for number, (release, row) in enumerate(guess.where):
-        known = [int(v) for v in truth.origins[release].sources[row] if v >= 0]
-        if known:
-            pairs.append((number, known[0]))
+        victims = [int(v) for v in truth.origins[release].sources[row] if v >= 0]
+        if victims:
+            pairs.append((number, victims[0]))
     return pairs
 
 
@@ -63,12 +63,12 @@ def guessed_blindly(
     images
         (n, C, H, W): the victim of each pair.
     """
-    numbers = {place: len(own) for place, own in _by_row(guess.where).items()}
+    numbers = {place: len(positions) for place, positions in _by_row(guess.where).items()}
     values = torch.empty_like(images)
-    for place, own in _by_row([guess.where[number] for number, _ in pairs]).items():
-        blind = made(numbers[place], len(own), place).to(images)
-        for n, v in _matched(blind, images[own]):
-            values[own[v]] = blind[n]
+    for place, positions in _by_row([guess.where[number] for number, _ in pairs]).items():
+        blind = made(numbers[place], len(positions), place).to(images)
+        for n, v in _matched(blind, images[positions]):
+            values[positions[v]] = blind[n]
     return values
 
 
@@ -94,11 +94,11 @@ def best_blind_images(public: Tensor, guesses: int, victims: int, seed: int) -> 
     centres = public[first].flatten(1)
     for _ in range(ROUNDS):
         costs = torch.cdist(centres, public.flatten(1)).square().numpy()
-        found = [linear_sum_assignment(costs[:, group]) for group in groups]
-        centre = np.concatenate([rows for rows, _ in found])
-        images = np.concatenate([groups[i, columns] for i, (_, columns) in enumerate(found)])
-        for own in np.unique(centre):
-            centres[own] = public[images[centre == own]].flatten(1).mean(0)
+        assignments = [linear_sum_assignment(costs[:, group]) for group in groups]
+        centre = np.concatenate([rows for rows, _ in assignments])
+        images = np.concatenate([groups[i, columns] for i, (_, columns) in enumerate(assignments)])
+        for index in np.unique(centre):
+            centres[index] = public[images[centre == index]].flatten(1).mean(0)
     return centres.view(guesses, *public.shape[1:])
 
 

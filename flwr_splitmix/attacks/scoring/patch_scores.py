@@ -31,8 +31,8 @@ def in_place(guessed: Tensor, origin: Origin, row: int) -> float | None:
     """
     patches = len(guessed)
     order = np.arange(patches) if origin.order is None else origin.order[row].numpy() % patches
-    held = np.full(patches, True) if origin.owners is None else origin.owners[row].numpy() >= 0
-    return float((guessed.numpy() == order)[held].mean()) if held.any() else None
+    filled = np.full(patches, True) if origin.owners is None else origin.owners[row].numpy() >= 0
+    return float((guessed.numpy() == order)[filled].mean()) if filled.any() else None
 
 
 def attributed(guessed: np.ndarray, owners: np.ndarray) -> float:
@@ -43,12 +43,12 @@ def attributed(guessed: np.ndarray, owners: np.ndarray) -> float:
     guessed, owners
         int64 (N,); patches of owner -1 do not count, and there must be others.
     """
-    known = owners >= 0
-    names, columns = np.unique(owners[known], return_inverse=True)
-    called, rows = np.unique(guessed[known], return_inverse=True)
+    owned = owners >= 0
+    names, columns = np.unique(owners[owned], return_inverse=True)
+    called, rows = np.unique(guessed[owned], return_inverse=True)
     table = np.zeros((len(called), len(names)))
     np.add.at(table, (rows, columns), 1)
-    return float(table[linear_sum_assignment(table, maximize=True)].sum() / known.sum())
+    return float(table[linear_sum_assignment(table, maximize=True)].sum() / owned.sum())
 
 
 def largest_share(owners: np.ndarray) -> float:

@@ -21,7 +21,7 @@ def rows_by_group(groups: Sequence[Hashable]) -> list[np.ndarray]:
     rows: dict[Hashable, list[int]] = {}
     for position, group in enumerate(groups):
         rows.setdefault(group, []).append(position)
-    return [np.array(own) for own in rows.values()]
+    return [np.array(positions) for positions in rows.values()]
 
 
 def tail_of(number: int, sides: int = 1) -> float:
@@ -59,9 +59,9 @@ def of_alike(share: float, number: int) -> tuple[float, float]:
     """
     from scipy.special import betaincinv  # an extra
 
-    own, rest, tail = share * number, (1 - share) * number, (1 - LEVEL) / 2
-    low = 0.0 if own <= 0 else float(betaincinv(own, rest + 1, tail))
-    high = 1.0 if rest <= 0 else float(betaincinv(own + 1, rest, 1 - tail))
+    successes, rest, tail = share * number, (1 - share) * number, (1 - LEVEL) / 2
+    low = 0.0 if successes <= 0 else float(betaincinv(successes, rest + 1, tail))
+    high = 1.0 if rest <= 0 else float(betaincinv(successes + 1, rest, 1 - tail))
     return low, high
 
 
@@ -85,8 +85,8 @@ def mean_interval(
     number, alike = len(rows), np.ptp(values) == 0
     if not alike and (number < 2 or not np.isfinite(values).all()):
         return float(values.min()), float(values.max())
-    sums = np.array([values[own].sum() for own in rows])
-    counts = np.array([len(own) for own in rows], dtype=np.float64)
+    sums = np.array([values[group].sum() for group in rows])
+    counts = np.array([len(group) for group in rows], dtype=np.float64)
     means = sums / counts
     if alike or np.ptp(means) <= 1e-12 * np.abs(means).max():  # but for rounding
         value = float(values.mean())
@@ -106,5 +106,5 @@ def draws(
     """Yield the positions of resampled samples; of each class as many groups as it has."""
     for _ in range(number):
         yield np.concatenate(
-            [own[i] for own in classes for i in rng.integers(0, len(own), len(own))]
+            [groups[i] for groups in classes for i in rng.integers(0, len(groups), len(groups))]
         )

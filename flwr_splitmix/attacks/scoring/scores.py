@@ -201,7 +201,7 @@ def _rows(
             "row": guess.where[number][1],
             "trained": bool(truth.trained[victim]),
             "confidence": float(guess.confidence[number]),
-            **{name: own[i] for name, own in values.items()},
+            **{name: entries[i] for name, entries in values.items()},
         }
         for i, (number, victim) in enumerate(pairs)
     ]
@@ -231,18 +231,20 @@ def _owners(guess: Guess, truth: Truth, seed: int) -> Scored:
     pairs, guesses, owners = [], [], []
     for number, victim in first_victims(guess, truth):
         release, row = guess.where[number]
-        own = truth.origins[release].owners
-        if own is None or not bool((own[row] >= 0).any()):
+        release_owners = truth.origins[release].owners
+        if release_owners is None or not bool((release_owners[row] >= 0).any()):
             continue
         pairs.append((number, victim))
         guesses.append(guess.values[number].cpu().numpy())
-        owners.append(own[row].numpy())
+        owners.append(release_owners[row].numpy())
     if not pairs:
         raise ValueError("no release is a mixture of patches: there are no owners to tell")
     releases = _releases(guess, pairs)
-    right = [attributed(said, own) for said, own in zip(guesses, owners, strict=True)]
+    right = [
+        attributed(guessed, row_owners) for guessed, row_owners in zip(guesses, owners, strict=True)
+    ]
     floor = max(
-        float(np.mean([largest_share(own) for own in owners])),
+        float(np.mean([largest_share(row_owners) for row_owners in owners])),
         attributed_blindly(guesses, owners, releases, seed),
     )
     values = torch.tensor(right, dtype=torch.float64)
@@ -275,13 +277,13 @@ def _labels(guess: Guess, truth: Truth, seed: int) -> Scored:
         by_batch = batch_curve_measure(scores, positive, _releases(guess, pairs), seed=seed)
         measures += [] if by_batch is None else [by_batch]
         return Scored(_rows(guess, truth, pairs, {"score": values, "label": labels}), measures)
-    said = values.argmax(1) if values.ndim == 2 else values
-    right = said == labels
+    guessed = values.argmax(1) if values.ndim == 2 else values
+    right = guessed == labels
     most = float(labels.bincount().max()) / len(labels)
     measure = mean_measure(
         "labels read", right.numpy(), most, main=True, share=True, within=[victims], seed=seed
     )
-    columns = {"read": said, "label": labels, "right": right}
+    columns = {"read": guessed, "label": labels, "right": right}
     return Scored(_rows(guess, truth, pairs, columns), [measure])
 
 

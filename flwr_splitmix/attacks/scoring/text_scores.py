@@ -84,15 +84,15 @@ class TextFloors:
 
     def _texts(self, length: int, generators: Sequence[torch.Generator], number: int) -> Tensor:
         """Return the model's texts, (draws, length)."""
-        kept = self._sampled.get(number)
-        if kept is None or kept.shape[0] < len(generators) or kept.shape[1] < length:
+        sampled = self._sampled.get(number)
+        if sampled is None or sampled.shape[0] < len(generators) or sampled.shape[1] < length:
             at_once = max(1, _LOGITS // (length * self.parts.vocab_size))
             parts = [
                 self._sample(length, generators[first : first + at_once], number)
                 for first in range(0, len(generators), at_once)
             ]
-            kept = self._sampled[number] = torch.cat(parts)
-        return kept[: len(generators), :length]
+            sampled = self._sampled[number] = torch.cat(parts)
+        return sampled[: len(generators), :length]
 
     @torch.no_grad()
     def _sample(self, length: int, generators: Sequence[torch.Generator], number: int) -> Tensor:
@@ -163,10 +163,12 @@ def score_texts(
     below: list[dict[str, _Score]] = []
     alone: list[dict[str, _Score]] = []
     for number, origin in enumerate(origins):
-        own = [guess for guess in guesses if guess.release == number]
-        if not own:
+        text_guesses = [guess for guess in guesses if guess.release == number]
+        if not text_guesses:
             continue
-        scored = [(_score(guess.ids, origin, floors.begin, decode), guess) for guess in own]
+        scored = [
+            (_score(guess.ids, origin, floors.begin, decode), guess) for guess in text_guesses
+        ]
         reached, best = max(scored, key=lambda one: _rank(one[0]))
         picked, surest = max(scored, key=lambda one: one[1].confidence)
         rows.append(
@@ -187,7 +189,7 @@ def score_texts(
         length = int(origin.places.max()) + 1
         blind = [
             {name: _score(guess, origin, floors.begin, decode) for name, guess in drawn.items()}
-            for drawn in floors.guesses(length, number, len(own))
+            for drawn in floors.guesses(length, number, len(text_guesses))
         ]
         alone.append(blind[0])
         below.append({name: max((drawn[name] for drawn in blind), key=_rank) for name in blind[0]})
@@ -234,5 +236,5 @@ def _score(guess: Tensor, origin: TextOrigin, begin: int | None, decode: Decode)
     if begin is not None and int(ids[0]) == begin:
         ids, read = ids[1:], read[1:]
     right = float((read == ids).double().mean()) if len(ids) else 1.0
-    said, true = [decode(read.tolist())], [decode(ids.tolist())]
-    return _Score(right, rouge_l(said, true), meteor(said, true))
+    guessed, true = [decode(read.tolist())], [decode(ids.tolist())]
+    return _Score(right, rouge_l(guessed, true), meteor(guessed, true))
