@@ -178,19 +178,19 @@ class Recorder(Observer):
             UShapeStep(
                 event.server_round,
                 event.number,
-                messages={c: list(map(self._kept, u.hidden)) for c, u in messages.items()},
-                masks={c: self._kept(u.mask) for c, u in messages.items()},
-                outputs={c: list(map(self._kept, event.outputs.get(c, ()))) for c in messages},
-                returned={c: list(map(self._kept, event.returned.get(c, ()))) for c in messages},
+                messages={c: list(map(self._on_cpu, u.hidden)) for c, u in messages.items()},
+                masks={c: self._on_cpu(u.mask) for c, u in messages.items()},
+                outputs={c: list(map(self._on_cpu, event.outputs.get(c, ()))) for c in messages},
+                returned={c: list(map(self._on_cpu, event.returned.get(c, ()))) for c in messages},
                 gradients={
-                    c: [None if t is None else self._kept(t) for t in event.gradients.get(c, ())]
+                    c: [None if t is None else self._on_cpu(t) for t in event.gradients.get(c, ())]
                     for c in messages
                 },
                 drawn={c: self._newest.get(c, 0) for c in messages},
             )
         )
 
-    def _kept(self, tensor: Tensor) -> Tensor:
+    def _on_cpu(self, tensor: Tensor) -> Tensor:
         """Return a tensor on the CPU; in memory a copy: a client here may write over its own."""
         return tensor.detach().to("cpu", copy=self.directory is None)
 

@@ -62,8 +62,8 @@ class WholeClient(SplitClient):
         self._order = order
         # In a resumed run, the first arrays are the initial ones, or those just restored.
         if arrays is not None and not self._restored:
-            what = "the server's lower segment does not fit this client's"
-            self.lower.load(self.lower.fitted(arrays, what))
+            complaint = "the server's lower segment does not fit this client's"
+            self.lower.load(self.lower.fitted(arrays, complaint))
         self._restored = False
         return Description(num_examples=self.batches.examples).to_plain()
 
@@ -204,8 +204,8 @@ class WholeModels(RoundLoop):
 
     def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
         """Score every client's model, or the averaged one, on the common test set."""
-        asked = clients.alive[:1] if self.averages else clients.alive
-        replies = clients.call("score", {client: {} for client in asked}, phase="evaluate")
+        scored_clients = clients.alive[:1] if self.averages else clients.alive
+        replies = clients.call("score", {client: {} for client in scored_clients}, phase="evaluate")
         if not replies:
             return None
         each = [reply["correct"] / reply["examples"] for reply in replies.values()]
@@ -226,8 +226,8 @@ class WholeModels(RoundLoop):
         tensors: dict[str, Tensor] = {}
         meta: dict[str, Any] = {}
         for index, client in enumerate(self._clients):
-            own, plain = client.state()
-            tensors |= {f"client.{index}.{name}": tensor for name, tensor in own.items()}
+            client_tensors, plain = client.state()
+            tensors |= {f"client.{index}.{name}": tensor for name, tensor in client_tensors.items()}
             meta[str(index)] = plain
         return tensors, {"clients": meta}
 

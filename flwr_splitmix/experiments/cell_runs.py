@@ -29,8 +29,8 @@ def find_runs(home: str | Path | None) -> dict[str, Run]:
     for run in Run.all(home):
         cell = run.config.get("cell")
         if isinstance(cell, str):
-            known = by_cell.get(cell)
-            if known is None or known.status != "finished" or run.status == "finished":
+            earlier_run = by_cell.get(cell)
+            if earlier_run is None or earlier_run.status != "finished" or run.status == "finished":
                 by_cell[cell] = run
     return by_cell
 

@@ -91,8 +91,10 @@ def variant(
     defence: Defence = "none",
 ) -> Variant:
     """Make a `Variant` from keyword options of the strategy."""
-    own = as_options(options or {})
-    return Variant(method, own, model, clients, partition, server_update, cut_at, defence)
+    strategy_options = as_options(options or {})
+    return Variant(
+        method, strategy_options, model, clients, partition, server_update, cut_at, defence
+    )
 
 
 def as_options(options: Mapping[str, Value]) -> OptionValues:

@@ -108,14 +108,14 @@ class Ordering:
     slack: float = 0.0
 
     def __str__(self) -> str:
-        (low, at), (high, there) = self.low, self.high
-        what = "uplink of " if self.measure == "uplink" else ""
+        (low, low_column), (high, high_column) = self.low, self.high
+        prefix = "uplink of " if self.measure == "uplink" else ""
         more = f" + {self.slack:g}" if self.slack else ""
-        if at == there:
-            return f"{what}{low} < {high}{more} ({at})"
+        if low_column == high_column:
+            return f"{prefix}{low} < {high}{more} ({low_column})"
         if low == high:
-            return f"{what}{low}: {at} < {there}{more}"
-        return f"{what}{low} ({at}) < {high} ({there}){more}"
+            return f"{prefix}{low}: {low_column} < {high_column}{more}"
+        return f"{prefix}{low} ({low_column}) < {high} ({high_column}){more}"
 
 
 @dataclass(frozen=True)

@@ -29,15 +29,15 @@ def choose(pairs: list[tuple[Entry, Cell]], wanted: str) -> list[tuple[Entry, Ce
     alternatives = [part.lower().split() for part in wanted.split(",") if part.strip()]
     for words in alternatives:
         if not any(_fits(entry, cell, words) for entry, cell in pairs):
-            known = dict.fromkeys(word for _, cell in pairs for word in cell.words)
+            vocabulary = dict.fromkeys(word for _, cell in pairs for word in cell.words)
             raise ExperimentError(
                 f"no cell has all of the words {' '.join(words)!r}; the words are "
-                f"{', '.join(known)}"
+                f"{', '.join(vocabulary)}"
             )
     return [pair for pair in pairs if any(_fits(*pair, words) for words in alternatives)]
 
 
 def _fits(entry: Entry, cell: Cell, words: list[str]) -> bool:
     model = entry.variant.model if entry.variant else ""
-    own = [word.lower() for word in (*cell.words, cell.id, model)]
-    return all(any(fnmatchcase(word, pattern) for word in own) for pattern in words)
+    cell_words = [word.lower() for word in (*cell.words, cell.id, model)]
+    return all(any(fnmatchcase(word, pattern) for word in cell_words) for pattern in words)

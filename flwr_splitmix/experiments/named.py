@@ -57,7 +57,7 @@ def experiment_named(name: str) -> Experiment:
 
     if name in PRIVACY_EXPERIMENTS:
         raise ExperimentError(f"{name!r} is an experiment on privacy, not on accuracy")
-    known = [*EXPERIMENTS, *PRIVACY_EXPERIMENTS]
-    close = difflib.get_close_matches(name, known, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+    names = [*EXPERIMENTS, *PRIVACY_EXPERIMENTS]
+    close = difflib.get_close_matches(name, names, n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
     raise ExperimentError(f"there is no experiment {name!r}; {hint}")

@@ -43,9 +43,9 @@ def forked(modules: Sequence[str]) -> BaseContext:
 
 def _begin(target: Callable[[Work, Any], None], work: Work, connection: Connection) -> None:
     """Do the work in its own process, if what asked for it still waits for reports."""
-    asked = select.poll()
-    asked.register(connection.fileno(), 0)  # errors alone: that nobody can read
-    if not asked.poll(0):
+    poller = select.poll()
+    poller.register(connection.fileno(), 0)  # errors alone: that nobody can read
+    if not poller.poll(0):
         target(work, connection)
 
 
@@ -122,15 +122,15 @@ class Processes(Generic[Work, Told]):
     def _receive(self, connection: Connection) -> Told:
         process, work = self._running[connection]
         try:
-            told: Told = connection.recv()
+            report: Told = connection.recv()
         except EOFError:  # it died without a last report
             process.join()
-            told = self._died(work, f"its process ended with exit code {process.exitcode}")
-        if self._ended(told):
+            report = self._died(work, f"its process ended with exit code {process.exitcode}")
+        if self._ended(report):
             del self._running[connection]
             connection.close()
             process.join()
-        return told
+        return report
 
 
 def reason_of(error: Exception) -> str:

@@ -29,10 +29,13 @@ def optimizer_of(recipe: Recipe, module: nn.Module) -> OptimizerFactory:
     head = {id(p) for name, p in module.named_parameters() if "head" in name.split(".")}
 
     def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        given = list(parameters)
+        all_parameters = list(parameters)
         groups = [
-            {"params": [p for p in given if id(p) not in head], "lr": recipe.lr},
-            {"params": [p for p in given if id(p) in head], "lr": recipe.head_lr or recipe.lr},
+            {"params": [p for p in all_parameters if id(p) not in head], "lr": recipe.lr},
+            {
+                "params": [p for p in all_parameters if id(p) in head],
+                "lr": recipe.head_lr or recipe.lr,
+            },
         ]
         return torch.optim.SGD(
             [group for group in groups if group["params"]],

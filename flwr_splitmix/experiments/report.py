@@ -148,11 +148,11 @@ def make_tables(
         settings.setdefault(setting, []).append(run.config["seed"])
     tables = []
     for (name, length), seeds in sorted(settings.items()):
-        asked = experiment.may_be_on(name) if dataset is None else dataset == name
-        if asked and epochs in (None, length):
-            made = _table(experiment, scale, runs, name, length, sorted(set(seeds)))
-            if any(line.values or line.begun for line in made.lines):
-                tables.append(made)
+        is_shown = experiment.may_be_on(name) if dataset is None else dataset == name
+        if is_shown and epochs in (None, length):
+            table = _table(experiment, scale, runs, name, length, sorted(set(seeds)))
+            if any(line.values or line.begun for line in table.lines):
+                tables.append(table)
     if tables:
         return tables
     length = epochs or experiment.epochs_at(scale)
@@ -198,37 +198,37 @@ def _table(
     epochs: int,
     seeds: Sequence[int],
 ) -> Table:
-    done: dict[Place, list[Measured]] = {}
-    begun: dict[Place, int] = {}
+    measured_at: dict[Place, list[Measured]] = {}
+    begun_at: dict[Place, int] = {}
     for entry, cell in experiment.cells(scale, seeds=seeds, source=dataset, epochs=epochs):
         if cell.id in runs:
             one = of_run(entry, experiment.scores, cell, runs[cell.id])
             if one is None:
-                begun[entry.place] = begun.get(entry.place, 0) + 1
+                begun_at[entry.place] = begun_at.get(entry.place, 0) + 1
             else:
-                done.setdefault(entry.place, []).append(one)
-    return table_of(experiment, scale, dataset, epochs, done, begun)
+                measured_at.setdefault(entry.place, []).append(one)
+    return table_of(experiment, scale, dataset, epochs, measured_at, begun_at)
 
 
 def _line(
-    entry: Entry, done: Sequence[Measured], begun: int, scores: Sequence[TableScore]
+    entry: Entry, measured: Sequence[Measured], begun: int, scores: Sequence[TableScore]
 ) -> TableLine:
-    shown = [_values(score, done) for score in scores]
+    shown = [_values(score, measured) for score in scores]
     return TableLine(
         entry=entry,
-        seeds=tuple(one.seed for one in done),
+        seeds=tuple(one.seed for one in measured),
         values=shown[0],
         begun=begun,
-        uplinks=tuple(one.uplink for one in done),
-        downlink=statistics.fmean(one.downlink for one in done) if done else None,
-        client=done[-1].client if done else None,
-        epsilon=max((one.epsilon for one in done if one.epsilon is not None), default=None),
+        uplinks=tuple(one.uplink for one in measured),
+        downlink=statistics.fmean(one.downlink for one in measured) if measured else None,
+        client=measured[-1].client if measured else None,
+        epsilon=max((one.epsilon for one in measured if one.epsilon is not None), default=None),
         further=tuple(shown[1:]),
     )
 
 
-def _values(score: TableScore, done: Sequence[Measured]) -> tuple[float, ...]:
-    return tuple(score.shown(one.scores[score.key]) for one in done if score.key in one.scores)
+def _values(score: TableScore, measured: Sequence[Measured]) -> tuple[float, ...]:
+    return tuple(score.shown(one.scores[score.key]) for one in measured if score.key in one.scores)
 
 
 def _claims(experiment: Experiment, lines: Sequence[TableLine], dataset: str) -> Iterator[Claim]:

@@ -152,14 +152,14 @@ class _Trial:
         test = self._resident(self.data.test)
         clients = []
         for part in parts:
-            own = copy.deepcopy(model)
+            client_model = copy.deepcopy(model)
             clients.append(
                 WholeClient(
-                    own,
+                    client_model,
                     self._resident(part),
                     batch_size=batch,
                     benchmark_data=test,
-                    optimizer=optimizer_of(recipe, own),
+                    optimizer=optimizer_of(recipe, client_model),
                     schedule=schedule_of(recipe),
                     device=self.device,
                 )

@@ -90,24 +90,26 @@ class Scale:
                 f"allowed are {', '.join(self.models)}"
             )
         options = dict(model.options)
-        known = BY_NAME.get(variant.method)  # None for whole models
-        if known is not None and known.positions is not None:
-            options["positions"] = known.positions  # before a shuffle, they would undo it
+        method = BY_NAME.get(variant.method)  # None for whole models
+        if method is not None and method.positions is not None:
+            options["positions"] = method.positions  # before a shuffle, they would undo it
         if variant.cut_at is not None:
             options["cut_at"] = variant.cut_at
         if variant.embedding != "patch":
             options["embedding"] = variant.embedding
             options.pop("pretrained", None)  # timm has weights for its own embedding only
         recipe = self.recipes[track]
-        own = dict(variant.options)
+        method_options = dict(variant.options)
         if variant.method == "SpectralShuffleSL":
-            own.setdefault("spectrum", "embedding")  # older cells without it are of pixels
+            # Older cells without it are of pixels.
+            method_options.setdefault("spectrum", "embedding")
         if variant.method == "MixGuard":
-            own.setdefault("sampler", "skewed")  # older cells without it are of rotated secrets
+            # Older cells without it are of rotated secrets.
+            method_options.setdefault("sampler", "skewed")
         if variant.method == "SpectralShuffleSL" and recipe.head_lr is not None:
             # Spectra need twice the learning rates (Patch Shuffling, section V-A).
             recipe = replace(recipe, lr=2 * recipe.lr, head_lr=2 * recipe.head_lr)
-        if known is None:  # a whole model has no server updates; "sum" is the default
+        if method is None:  # a whole model has no server updates; "sum" is the default
             recipe = replace(recipe, server_update="sum")
         elif variant.server_update is not None:
             recipe = replace(recipe, server_update=variant.server_update)
@@ -115,7 +117,7 @@ class Scale:
             recipe = replace(recipe, public_corpora=variant.public_corpora)
         return Cell(
             method=variant.method,
-            options=as_options(own),
+            options=as_options(method_options),
             model=model.name,
             model_options=as_options(options),
             clients=variant.clients,

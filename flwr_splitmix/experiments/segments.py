@@ -33,8 +33,8 @@ def make_segments(cell: Cell, channels: int, num_classes: int) -> SplitModel:
     }
     if cell.method in BASELINES:  # it is reassembled, so the cut does not matter
         return split_vision_model(cell.model, **options)
-    made = split_for(trial_of(cell), cell.model, **options)
-    return blurred(made) if cell.defence == "blur" else made
+    segments = split_for(trial_of(cell), cell.model, **options)
+    return blurred(segments) if cell.defence == "blur" else segments
 
 
 def whole(segments: SplitModel) -> nn.Module:

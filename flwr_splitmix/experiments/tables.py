@@ -186,8 +186,8 @@ def _line_json(line: TableLine) -> dict[str, Any]:
 
 def grid(names: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
     """Return a table's lines in Markdown, followed by an empty line."""
-    made = [names, ["---"] * len(names), *lines]
-    return [*("| " + " | ".join(cells) + " |" for cells in made), ""]
+    rows = [names, ["---"] * len(names), *lines]
+    return [*("| " + " | ".join(cells) + " |" for cells in rows), ""]
 
 
 def has_noise(table: Table) -> bool:

@@ -134,9 +134,9 @@ def _tried(
     drawn = draw_like(inputs)
     pairs = [drawn, exchanged] if alike else [exchanged, drawn]
     # Whether it can be told is asked of random weights: with a server's, it could tell of examples.
-    found = _first_answer(segment, pairs, others)[0] or ""
-    if found or not renewed:
-        return found, ""
+    dependence = _first_answer(segment, pairs, others)[0] or ""
+    if dependence or not renewed:
+        return dependence, ""
     renew(segment, inputs.device)
     answer, why = _first_answer(segment, [drawn, exchanged], others)
     return answer, f"with random weights, {why}"
@@ -149,13 +149,13 @@ def _first_answer(
     why = ""
     for inputs, replacements in pairs:
         try:
-            return _found(segment, inputs, replacements, others), ""
+            return _dependence(segment, inputs, replacements, others), ""
         except Exception as error:  # the weights or inputs may not be what the segment can take
             why = str(error)
     return None, why
 
 
-def _found(
+def _dependence(
     segment: nn.Module, inputs: Tensor, replacements: Tensor, others: Sequence[Tensor]
 ) -> str:
     """Replace half of the examples at a time, and return what makes outputs of others change.
@@ -168,7 +168,7 @@ def _found(
     UntoldError
         If the outputs do not show it.
     """
-    kept = {name: buffer.clone() for name, buffer in segment.named_buffers()}
+    originals = {name: buffer.clone() for name, buffer in segment.named_buffers()}
     changed: set[str] = set()
 
     def call(part: nn.Module, batch: Tensor) -> Tensor:
@@ -177,12 +177,12 @@ def _found(
 
     def run(batch: Tensor) -> Tensor:
         for name, buffer in segment.named_buffers():  # a call may change them for the next
-            if name not in kept:
-                kept[name] = buffer.clone()
-            elif not torch.equal(kept[name], buffer):
+            if name not in originals:
+                originals[name] = buffer.clone()
+            elif not torch.equal(originals[name], buffer):
                 changed.add(name)
-                if kept[name].shape == buffer.shape:
-                    buffer.copy_(kept[name])
+                if originals[name].shape == buffer.shape:
+                    buffer.copy_(originals[name])
         return call(segment, batch)
 
     def called(batch: Tensor) -> nn.Module:

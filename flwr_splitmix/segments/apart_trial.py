@@ -27,7 +27,7 @@ class ApartTrial:
 
     def __init__(self) -> None:
         self._state: bytes | None = None
-        self._found: str | None = None
+        self._answer: str | None = None
         self._apart = self._warned = False
 
     def find(self, look: Look, module: nn.Module, *inputs: Tensor) -> str | None:
@@ -42,8 +42,8 @@ class ApartTrial:
         """
         state = state_digest(module, *inputs)
         if state is None or state != self._state:
-            self._found = look(renewed=not self._apart, warns=not self._warned)
+            self._answer = look(renewed=not self._apart, warns=not self._warned)
             self._state = state
-            self._apart = self._found == ""
-            self._warned |= self._found is None
-        return self._found
+            self._apart = self._answer == ""
+            self._warned |= self._answer is None
+        return self._answer

@@ -161,13 +161,13 @@ def measure_stages(
     -------
     The costs of each stage.
     """
-    kept = _Kept(p for stage in stages for p in stage.parameters())
+    activations = _Activations(p for stage in stages for p in stage.parameters())
     costs: list[StageCosts] = []
     passing: Any = inputs
     with _counter() as counter:
         for stage in stages:
-            bytes_before, flops_before = kept.nbytes, counter.get_total_flops()
-            with kept.counting():
+            bytes_before, flops_before = activations.nbytes, counter.get_total_flops()
+            with activations.counting():
                 output = not_in_place(stage)(passing)
             forward = counter.get_total_flops() - flops_before
             _backward(output)
@@ -178,12 +178,12 @@ def measure_stages(
                     sum(p.numel() for p in parameters),
                     sum(p.numel() for p in parameters if p.requires_grad),
                     sum(p.nbytes for p in parameters),
-                    (kept.nbytes - bytes_before) / len(inputs),
+                    (activations.nbytes - bytes_before) / len(inputs),
                     forward / 2 / len(inputs),
                     flops / 2 / len(inputs),
                 )
             )
-            passing = kept.hand_on(output, adapted)
+            passing = activations.hand_on(output, adapted)
     for stage in stages:
         stage.zero_grad()
     return costs
@@ -194,21 +194,21 @@ def _place_of(tensor: Tensor) -> Any:
     return StorageWeakRef(tensor.untyped_storage()).cdata  # type: ignore[no-untyped-call]
 
 
-class _Kept:
+class _Activations:
     """Counter of what forward passes keep without parameters; it holds it: no storage is reused."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self.nbytes = 0
-        self._own = {_place_of(parameter) for parameter in parameters}
-        self._kept: dict[int, Tensor] = {}
+        self._parameter_places = {_place_of(parameter) for parameter in parameters}
+        self._tensors: dict[int, Tensor] = {}
 
     def counting(self) -> Any:
         return torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
     def _pack(self, tensor: Tensor) -> Tensor:
         place = _place_of(tensor)
-        if place not in self._own and place not in self._kept:
-            self._kept[place] = tensor.detach()
+        if place not in self._parameter_places and place not in self._tensors:
+            self._tensors[place] = tensor.detach()
             self.nbytes += tensor.untyped_storage().nbytes()
         return tensor
 
@@ -255,8 +255,8 @@ def _macs(module: nn.Module, sample: Tensor) -> tuple[int, int]:
 
 
 def _step(module: nn.Module, inputs: Tensor, factory: OptimizerFactory) -> tuple[int, int]:
-    kept = _Kept(module.parameters())
-    with kept.counting():
+    activations = _Activations(module.parameters())
+    with activations.counting():
         output = module(inputs)
     _backward(output)
     # A module may train a part of its own, such as a simulated attacker.
@@ -270,7 +270,7 @@ def _step(module: nn.Module, inputs: Tensor, factory: OptimizerFactory) -> tuple
     if trainable:
         optimizers.append(factory(trainable))
         optimizers[-1].step()
-    return kept.nbytes, sum(_state_bytes(optimizer) for optimizer in optimizers)
+    return activations.nbytes, sum(_state_bytes(optimizer) for optimizer in optimizers)
 
 
 def _state_bytes(optimizer: torch.optim.Optimizer) -> int:

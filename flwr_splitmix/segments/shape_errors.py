@@ -21,9 +21,9 @@ def out_of_memory(error: Exception) -> bool:
 
 def of_shapes(error: Exception) -> bool:
     """Return whether an error says that a shape does not fit."""
-    said = str(error)
-    other = _OF_DEVICES.search(said) or out_of_memory(error)
-    return bool(_OF_SHAPES.search(said)) and not other
+    message = str(error)
+    other = _OF_DEVICES.search(message) or out_of_memory(error)
+    return bool(_OF_SHAPES.search(message)) and not other
 
 
 def torchs_words(error: Exception) -> str:
@@ -35,5 +35,5 @@ def torchs_words(error: Exception) -> str:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     name = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
-    own = name.partition(".")[0] == "torch" and not isinstance(error, AssertionError)
-    return " ".join(str(error).split()) if own else ""
+    is_from_torch = name.partition(".")[0] == "torch" and not isinstance(error, AssertionError)
+    return " ".join(str(error).split()) if is_from_torch else ""

@@ -36,9 +36,15 @@ class _Pickler(pickle.Pickler):
         plain = type(value) in (Tensor, nn.Parameter) and not value.__dict__
         if not plain or value.layout != torch.strided:
             raise pickle.PicklingError(f"a {type(value).__name__} may hold more than its values")
-        own = value.detach()
-        kind = (own.dtype, own.device, tuple(own.shape), own.stride(), value.requires_grad)
-        flat = own.cpu().contiguous().view(-1).view(torch.uint8)
+        detached = value.detach()
+        kind = (
+            detached.dtype,
+            detached.device,
+            tuple(detached.shape),
+            detached.stride(),
+            value.requires_grad,
+        )
+        flat = detached.cpu().contiguous().view(-1).view(torch.uint8)
         return str, (f"{kind} {blake2b(flat.numpy().data).hexdigest()}",)
 
 

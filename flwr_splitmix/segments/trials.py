@@ -97,10 +97,10 @@ def agree(one: Tensor, other: Tensor, *, ulps: int = 1, usual: float = 0.0) -> b
         return True
     if one.shape != other.shape or not one.is_floating_point():
         return False
-    own, exact = torch.finfo(one.dtype).eps, torch.finfo(torch.float32).eps
+    eps, exact = torch.finfo(one.dtype).eps, torch.finfo(torch.float32).eps
     one, other = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in (one, other))
     same = (one == other) | (one.isnan() & other.isnan())
     spread = (one.amax(0) - one.amin(0)).nan_to_num(0.0, 0.0, 0.0)
-    rounding = ulps * own * one.abs().clamp(min=usual)
-    close = (one - other).abs() <= rounding + math.sqrt(max(own, exact)) * spread
+    rounding = ulps * eps * one.abs().clamp(min=usual)
+    close = (one - other).abs() <= rounding + math.sqrt(max(eps, exact)) * spread
     return bool((same | close).all())

@@ -52,9 +52,9 @@ class DiskTrace(Trace):
         super().__init__(max_bytes, max_steps)
         self.path = Path(path)
         self._shares = {kind.name: kind for kind in known_shares(shares)}
-        self._made = False
+        self._is_created = False
         self._removed = False
-        self._known: tuple[dict[tuple[int, int], int], dict[int, int]] | None = None
+        self._cached_sizes: tuple[dict[tuple[int, int], int], dict[int, int]] | None = None
 
     def add(self, step: Recorded) -> None:
         """Write a step; if the disk fails, log a warning and continue the run.
@@ -96,12 +96,12 @@ class DiskTrace(Trace):
         OSError
             If that fails, or it was removed after this trace had made it: it does not come back.
         """
-        if self._made and not self.path.is_dir():
+        if self._is_created and not self.path.is_dir():
             self._removed = True
             raise FileNotFoundError(errno.ENOENT, "it has been removed")
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
-        self._made = True
+        self._is_created = True
 
     def steps(self, newest: int | None = None) -> Iterator[Recorded]:
         """Read the steps, oldest first; unreadable ones are skipped, with one warning for all."""
@@ -179,7 +179,7 @@ class DiskTrace(Trace):
 
     def forget(self) -> None:
         """Delete the whole trace."""
-        self._known = None
+        self._cached_sizes = None
         if self.path.exists():
             shutil.rmtree(self.path)
 
@@ -195,7 +195,7 @@ class DiskTrace(Trace):
 
     def _sizes(self) -> tuple[dict[tuple[int, int], int], dict[int, int]]:
         """Return the bytes of steps, by (round, step), and of segments, by round."""
-        if self._known is None:
+        if self._cached_sizes is None:
             steps: dict[tuple[int, int], int] = {}
             segments: dict[int, int] = {}
             for entry in self.path.iterdir() if self.path.exists() else ():
@@ -203,8 +203,8 @@ class DiskTrace(Trace):
                     steps[int(match[1]), int(match[2])] = entry.lstat().st_size  # maybe a dead link
                 elif match := _SEGMENT.fullmatch(entry.name):
                     segments[int(match[1])] = entry.lstat().st_size
-            self._known = steps, segments
-        return self._known
+            self._cached_sizes = steps, segments
+        return self._cached_sizes
 
     def _bound(self) -> None:
         steps, segments = self._sizes()

@@ -115,9 +115,8 @@ class Trace(ABC):
         ):
             total -= kept_steps.popleft()[1]
             kept_segments = {r: size for r, size in kept_segments.items() if r >= kept_steps[0][0]}
-        kept_segments = _newest(
-            kept_segments, self.max_bytes - total
-        )  # the newest step may need all there is
+        # The newest step may need all there is.
+        kept_segments = _newest(kept_segments, self.max_bytes - total)
         gone = [r for r in segments if r not in kept_segments]
         self._warn_left_out(
             {r: segments[r] for r in gone if not kept_steps or r >= kept_steps[0][0]}

@@ -142,10 +142,8 @@ class Vault:
         differences: dict[int, list[tuple[Tensor, float]]] = {}
         for step, batches in zip(steps, drawn, strict=True):
             for client, rows in batches.items():
-                classes, labels = (
-                    self.data[client].labels[rows.numpy()],
-                    step.uploads[client].labels,
-                )
+                classes = self.data[client].labels[rows.numpy()]
+                labels = step.uploads[client].labels
                 if isinstance(labels, Tensor) or classes.ndim > 1:
                     continue
                 for share, soft in zip(step.plan.shares(client), labels, strict=True):

@@ -57,14 +57,14 @@ class Floors:
             guess = checked_guess(attack, attack.run(blind), blind)
         except (TypeError, ValueError) as error:
             raise type(error)(f"on an empty release, whose smashed data are 0, {error}") from error
-        images_at: dict[tuple[int, int], list[Tensor]] = {}
+        guesses_at: dict[tuple[int, int], list[Tensor]] = {}
         for place, image in zip(guess.where, guess.values.cpu(), strict=True):
-            images_at.setdefault(place, []).append(image)
-        at = {place: torch.stack(images) for place, images in images_at.items()}
-        prior = next(iter(at.values()), None)
+            guesses_at.setdefault(place, []).append(image)
+        images_at = {place: torch.stack(images) for place, images in guesses_at.items()}
+        prior = next(iter(images_at.values()), None)
         if not _soft(view):
-            at = _of_equal_class(at, empty, view)
-        return cls(public, prior, labels, at)
+            images_at = _of_equal_class(images_at, empty, view)
+        return cls(public, prior, labels, images_at)
 
     def blind(
         self,

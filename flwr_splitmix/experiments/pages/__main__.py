@@ -56,21 +56,21 @@ def renew_pages(docs: Path, home: Path | None) -> list[str]:
         If a block cannot be made; the message names the page.
     """
     results = read_results(docs / FOLDER)
-    said = []
+    lines = []
     for page in [*sorted(docs.glob("*.md")), *sorted((docs / "results").glob("*.md"))]:
         old = page.read_text(encoding="utf-8")
         if END not in old:
             continue
         try:
-            new, kept = renewed(old, _makers(page, docs, results, home))
+            new, unchanged = renewed(old, _makers(page, docs, results, home))
         except ExperimentError as error:
             raise ExperimentError(f"{page}: {error}") from error
         if new != old:
             page.write_text(new, encoding="utf-8")
-            said.append(f"{page}: renewed")
+            lines.append(f"{page}: renewed")
         reason = "--matrices is not given" if home is None else f"{home} has no results of it"
-        said += [f"{page}: left as it is, {reason}: {block}" for block in kept]
-    return said
+        lines += [f"{page}: left as it is, {reason}: {block}" for block in unchanged]
+    return lines
 
 
 def _makers(
@@ -117,9 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.matrices and options.run_dir is None:
         parser.error("--matrices takes the matrix of attacks from --run-dir DIR: name it, too")
     try:
-        kept = keep_results(options.docs, options.run_dir, options.scales.split(","))
+        result_lines = keep_results(options.docs, options.run_dir, options.scales.split(","))
         for line in (
-            *kept,
+            *result_lines,
             *renew_pages(options.docs, options.run_dir if options.matrices else None),
         ):
             print(line)

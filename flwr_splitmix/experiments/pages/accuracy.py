@@ -34,11 +34,11 @@ class AccuracyResults(Results[Measured]):
     @property
     def versions(self) -> dict[str, list[Place]]:
         """Versions of this package that the runs were made with, and the places of these runs."""
-        made: dict[str, list[Place]] = {}
+        places: dict[str, list[Place]] = {}
         for at, measured in self.measured_at.items():
             for version in sorted({one.version for one in measured} - {""}):
-                made.setdefault(version, []).append(at)
-        return dict(sorted(made.items()))
+                places.setdefault(version, []).append(at)
+        return dict(sorted(places.items()))
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -78,10 +78,10 @@ class AccuracyResults(Results[Measured]):
         KeyError, TypeError, ValueError
             If a value is missing or invalid.
         """
-        made = {at: tuple(_measured(one) for one in seeds) for at, seeds in seeds_at.items()}
-        kept = cls(experiment, scale, dataset, made)
-        cells = experiment.cells(scale, seeds=kept.seeds, source=dataset)
-        return kept.limited_to({(entry.place, cell.id) for entry, cell in cells})
+        measured_at = {at: tuple(_measured(one) for one in seeds) for at, seeds in seeds_at.items()}
+        results = cls(experiment, scale, dataset, measured_at)
+        cells = experiment.cells(scale, seeds=results.seeds, source=dataset)
+        return results.limited_to({(entry.place, cell.id) for entry, cell in cells})
 
 
 def accuracy_results(
@@ -105,17 +105,19 @@ def accuracy_results(
     by_cell = {run.config["cell"]: run for run in runs if is_complete(run)}
     every = list(experiments)
     for scale in scales:
-        own = [run for run in by_cell.values() if run.config.get("scale") == scale.name]
-        seeds = sorted({run.config["seed"] for run in own})
-        for dataset in sorted({run.config["dataset"] for run in own}):
+        scale_runs = [run for run in by_cell.values() if run.config.get("scale") == scale.name]
+        seeds = sorted({run.config["seed"] for run in scale_runs})
+        for dataset in sorted({run.config["dataset"] for run in scale_runs}):
             for experiment in (one for one in every if one.may_be_on(dataset)):
-                made: dict[Place, tuple[Measured, ...]] = {e.place: () for e in experiment.entries}
+                measured_at: dict[Place, tuple[Measured, ...]] = {
+                    e.place: () for e in experiment.entries
+                }
                 for entry, cell in experiment.cells(scale, seeds=seeds, source=dataset):
                     run = by_cell.get(cell.id)
                     one = run and of_run(entry, experiment.scores, cell, run)
                     if one:
-                        made[entry.place] += (one,)
-                if some := {at: measured for at, measured in made.items() if measured}:
+                        measured_at[entry.place] += (one,)
+                if some := {at: measured for at, measured in measured_at.items() if measured}:
                     yield AccuracyResults(experiment, scale, dataset, some)
 
 
@@ -125,26 +127,26 @@ def with_shared_cells(results: Sequence[AccuracyResults]) -> list[AccuracyResult
     A run is added to the tables that exist; one that was kept for another experiment only, from a
     directory that is gone, would be missing in them.
     """
-    known = {
+    measured_by_cell = {
         (result.scale.name, result.dataset, one.cell): one
         for result in results
         for measured in result.measured_at.values()
         for one in measured
     }
-    return [_completed(result, known) for result in results]
+    return [_completed(result, measured_by_cell) for result in results]
 
 
 def _completed(
-    result: AccuracyResults, known: Mapping[tuple[str, str, str], Measured]
+    result: AccuracyResults, measured_by_cell: Mapping[tuple[str, str, str], Measured]
 ) -> AccuracyResults:
     keys = [score.key for score in result.experiment.scores]
-    seeds = sorted({one.seed for one in known.values()})
+    seeds = sorted({one.seed for one in measured_by_cell.values()})
     shared: dict[Place, tuple[Measured, ...]] = {e.place: () for e in result.experiment.entries}
     for entry, cell in result.experiment.cells(result.scale, seeds=seeds, source=result.dataset):
-        one = known.get((result.scale.name, result.dataset, cell.id))
+        one = measured_by_cell.get((result.scale.name, result.dataset, cell.id))
         if one is not None and keys[0] in one.scores:
-            own = {key: value for key, value in one.scores.items() if key in keys}
-            shared[entry.place] += (replace(one, scores=own),)
+            scores = {key: value for key, value in one.scores.items() if key in keys}
+            shared[entry.place] += (replace(one, scores=scores),)
     # What was kept for this experiment has all of its scores.
     return replace(result, measured_at=shared).merged(result)
 

@@ -66,14 +66,14 @@ class PrivacyResults(Results[Reached]):
         KeyError, TypeError
             If a value is missing, or a name is unknown.
         """
-        made = {
+        measured_at = {
             at: tuple(Reached(**{"reason": "", **one}) for one in seeds)
             for at, seeds in seeds_at.items()
         }
-        kept = cls(experiment, size, dataset, made)
+        results = cls(experiment, size, dataset, measured_at)
         place = matrix.Place(None, size, dataset)
-        cells = experiment.cells(kept.seeds)
-        return kept.limited_to({(entry.place, cell.file(place).stem) for entry, cell in cells})
+        cells = experiment.cells(results.seeds)
+        return results.limited_to({(entry.place, cell.file(place).stem) for entry, cell in cells})
 
 
 def privacy_results(
@@ -93,5 +93,5 @@ def privacy_results(
         for dataset in (folder.name.removeprefix(f"{size.name}-") for folder in folders):
             place = matrix.Place(home, size, dataset)
             for experiment in every:
-                if made := all_reached(experiment, place):
-                    yield PrivacyResults(experiment, size, dataset, made)
+                if measured_at := all_reached(experiment, place):
+                    yield PrivacyResults(experiment, size, dataset, measured_at)

@@ -35,17 +35,17 @@ def renewed(page: str, makers: Mapping[str, Maker]) -> tuple[str, list[str]]:
     begun, blocks = len(_BEGIN.findall(page)), _BLOCK.findall(page)
     if len(blocks) != begun:
         raise ExperimentError(f"{begun} blocks begin and {len(blocks)} end; each ends with {END}")
-    kept: list[str] = []
+    unchanged: list[str] = []
     for begin, kind, words in blocks:
         name = f"{kind}: {words}"
         if kind not in makers:
             raise ExperimentError(f"block {name!r}: kinds of blocks are {', '.join(makers)}")
         try:
-            made = makers[kind](words)
+            content = makers[kind](words)
         except ExperimentError as error:
             raise ExperimentError(f"block {name!r}: {error}") from error
-        if made is None:
-            kept.append(name)
+        if content is None:
+            unchanged.append(name)
         else:
-            page = replace_block(page, begin, END, made)
-    return page, kept
+            page = replace_block(page, begin, END, content)
+    return page, unchanged

@@ -31,9 +31,9 @@ def command(
 
 def not_run_block(experiment: Experiment | PrivacyExperiment, scale: Scale | AnySize) -> str:
     """Return the placeholder of a table that has no result file."""
-    said = f"{experiment.source}: {experiment.title}. Scale `{scale.name}`: not run yet."
+    notice = f"{experiment.source}: {experiment.title}. Scale `{scale.name}`: not run yet."
     return "\n".join(
-        [said, "", *command(experiment, scale, _default(experiment, scale), (0, 1, 2))]
+        [notice, "", *command(experiment, scale, _default(experiment, scale), (0, 1, 2))]
     )
 
 

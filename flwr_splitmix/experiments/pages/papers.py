@@ -36,10 +36,10 @@ def experiments_of(paper: str) -> list[AnyExperiment]:
     ExperimentError
         If it has none.
     """
-    own = [each for each in every_experiment().values() if paper_of(each) == paper]
-    if not own:
+    experiments = [each for each in every_experiment().values() if paper_of(each) == paper]
+    if not experiments:
         raise ExperimentError(f"no experiment is of {paper!r}; papers are {', '.join(PAGES)}")
-    return own
+    return experiments
 
 
 def paper_of(experiment: AnyExperiment) -> str:
@@ -51,13 +51,15 @@ def experiments_block(paper: str, results: Sequence[Results[Any]]) -> str:
     """Return a table of all experiments of a paper: what was run, and how orderings fare."""
     rows = []
     for experiment in experiments_of(paper):
-        own = [result for result in results if result.experiment == experiment and result.count]
+        experiment_results = [
+            result for result in results if result.experiment == experiment and result.count
+        ]
         source = experiment.source.removeprefix(paper).removeprefix(", ")
         head = [f"`{experiment.name}`", experiment.title, source or NOTHING]
-        for result in own:
+        for result in experiment_results:
             rows.append([*head, _extent(result), counted(result.verdicts) or NOTHING])
             head = ["", "", ""]
-        if not own:
+        if not experiment_results:
             rows.append([*head, "not run" if experiment.offered else "not offered", NOTHING])
     return "\n".join(grid(("experiment", "shows", "where", "run", "orderings"), rows))
 
@@ -69,14 +71,14 @@ def overview_block(scale: Scale, results: Sequence[Results[Any]]) -> str:
     """
     rows = []
     for paper, page in PAGES.items():
-        own = [
+        paper_results = [
             result
             for result in results
             if result.scale.name == scale.name and paper_of(result.experiment) == paper
         ]
         every = [each for each in experiments_of(paper) if each.offered]
-        verdicts = Counter(verdict for result in own for verdict in result.verdicts)
-        run = {result.experiment.name for result in own if result.count}
+        verdicts = Counter(verdict for result in paper_results for verdict in result.verdicts)
+        run = {result.experiment.name for result in paper_results if result.count}
         verdicts["not run"] += sum(
             _unjudged(experiment, scale) for experiment in every if experiment.name not in run
         )

@@ -81,15 +81,15 @@ def keep_results(docs: Path, home: Path | None, scales: Iterable[str]) -> list[s
         merged[name] = older[name].merged(newer[name])
     accuracies = [one for one in merged.values() if isinstance(one, AccuracyResults)]
     merged |= {one.name: one for one in with_shared_cells(accuracies)}
-    said = []
+    lines = []
     for name, result in sorted(merged.items()):
         old = older.get(name)
         file, text = docs / FOLDER / name, result.to_json()
         if file.exists() and file.read_text(encoding="utf-8") == text:
             continue
         write_atomic(file, text.encode())  # it may hold seeds whose runs are elsewhere
-        said.append(f"{file}: {result.count} runs, {result.count - (old.count if old else 0)} new")
-    return said
+        lines.append(f"{file}: {result.count} runs, {result.count - (old.count if old else 0)} new")
+    return lines
 
 
 def _run(home: Path, scales: Iterable[str]) -> list[Results[Any]]:

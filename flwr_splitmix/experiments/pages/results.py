@@ -87,7 +87,7 @@ class Results(ABC, Generic[One]):
         current
             Pairs of a place of the table and the id of a cell that it has today.
         """
-        kept = {
+        remaining = {
             entry.place: tuple(
                 one
                 for one in self.measured_at.get(entry.place, ())
@@ -95,7 +95,7 @@ class Results(ABC, Generic[One]):
             )
             for entry in self.experiment.entries
         }
-        return replace(self, measured_at={at: some for at, some in kept.items() if some})
+        return replace(self, measured_at={at: some for at, some in remaining.items() if some})
 
     def merged(self, newer: Self) -> Self:
         """Return both combined; where both have a seed at a place, `newer` takes precedence."""

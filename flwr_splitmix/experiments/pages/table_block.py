@@ -40,9 +40,9 @@ def table_block(table: Table, versions: Mapping[str, Sequence[Place]], link: str
         *command(table.experiment, table.scale, table.dataset, _seeds(table)),
         *grid(_headings(table), [_row(table, line) for line in table.lines if line.values]),
     ]
-    parts += [line for said in _missing(table) for line in (said, "")]
+    parts += [line for sentence in _missing(table) for line in (sentence, "")]
     if len(versions) > 1:
-        parts += [line for said in _made_with(versions) for line in (said, "")]
+        parts += [line for sentence in _made_with(versions) for line in (sentence, "")]
     if table.experiment.note:
         parts += [table.experiment.note, ""]
     if table.claims:
@@ -92,19 +92,21 @@ def _row(table: Table, line: TableLine) -> list[str]:
 def _missing(table: Table) -> Iterator[str]:
     """Yield a sentence on places that were not run, and one on rows that are not offered."""
     can_run = [line for line in table.lines if line.entry.variant is not None]
-    done = {line.entry.column for line in can_run if line.values}
-    empty = list(dict.fromkeys(e.entry.column for e in can_run if e.entry.column not in done))
+    run_columns = {line.entry.column for line in can_run if line.values}
+    empty = list(
+        dict.fromkeys(e.entry.column for e in can_run if e.entry.column not in run_columns)
+    )
     by_row: dict[str, list[str]] = {}
     for line in can_run:
-        if not line.values and line.entry.column in done:
+        if not line.values and line.entry.column in run_columns:
             by_row.setdefault(line.entry.row, []).append(line.entry.column)
     by_columns: dict[str, list[str]] = {}
     for row, columns in by_row.items():
         by_columns.setdefault(", ".join(columns), []).append(f"*{row}*")
-    said = [f"every method at {', '.join(empty)}"] if empty else []
-    said += [f"{', '.join(rows)} at {columns}" for columns, rows in by_columns.items()]
-    if said:
-        yield f"Not run: {'; '.join(said)}."
+    omissions = [f"every method at {', '.join(empty)}"] if empty else []
+    omissions += [f"{', '.join(rows)} at {columns}" for columns, rows in by_columns.items()]
+    if omissions:
+        yield f"Not run: {'; '.join(omissions)}."
     rows = dict.fromkeys(line.entry.row for line in table.lines if line.entry.variant is None)
     if rows:
         yield f"Not offered here: {', '.join(rows)}."
@@ -128,16 +130,16 @@ def _claim_rows(table: Table) -> Iterator[list[str]]:
         if claim.margin is not None:
             yield [str(ordering), claim.verdict, shown_margin(claim), _agreeing(table, claim)]
             continue
-        (low, at), (high, there) = ordering.low, ordering.high
-        other = f"{ordering.measure} of {high}" if at == there else str(ordering)
+        (low, low_column), (high, high_column) = ordering.low, ordering.high
+        other = f"{ordering.measure} of {high}" if low_column == high_column else str(ordering)
         key = (low, other, claim.verdict, ordering.slack)
         waiting.setdefault(key, []).append(ordering)
     for (_, _, verdict, _), orderings in waiting.items():
         columns = ", ".join(ordering.low[1] for ordering in orderings)
-        said = str(orderings[0])
+        label = str(orderings[0])
         if len(orderings) > 1:
-            said = said.removesuffix(f"({orderings[0].low[1]})") + f"({columns})"
-        yield [said, verdict, NOTHING, NOTHING]
+            label = label.removesuffix(f"({orderings[0].low[1]})") + f"({columns})"
+        yield [label, verdict, NOTHING, NOTHING]
 
 
 def _agreeing(table: Table, claim: Claim) -> str:

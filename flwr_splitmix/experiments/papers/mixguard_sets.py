@@ -164,7 +164,11 @@ def _answered(
     track: TextTrack, name: str, score: str, *, printed: str = "", note: str = ""
 ) -> Experiment:
     first = _ANSWERS[score]
-    rows = {row: made for row, made in _rows(40).items() if row not in (_DENOISED, _LIGHT)}
+    rows = {
+        row: method_options
+        for row, method_options in _rows(40).items()
+        if row not in (_DENOISED, _LIGHT)
+    }
     return Experiment(
         f"mixguard-table3-{track}",
         f"split fine-tuning of a decoder on {name}: what it answers",

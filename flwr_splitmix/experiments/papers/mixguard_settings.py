@@ -60,12 +60,12 @@ class Setting:
         public_corpora
             As in `Variant`.
         """
-        made = replace(
+        base_variant = replace(
             variant("MixGuard", {**self.base, **changes}, clients=1), public_corpora=public_corpora
         )
         numbers = {} if paper is None else {self.printed: paper}
         return tuple(
-            Entry(row, model, replace(made, model=model), numbers) for model in self.models
+            Entry(row, model, replace(base_variant, model=model), numbers) for model in self.models
         )
 
     def by_sources(self, printed: Mapping[int, float]) -> tuple[Entry, ...]:

@@ -134,8 +134,8 @@ _MEMBERS = column("membership", "upper only")
 
 def _noised(method: str, k: int) -> Row:
     mixing: dict[str, Value] = {} if method == "DPSL" else {"k": k}
-    made = row(method, sigma_s=_SIGMA, sigma_y=_SIGMA, **mixing)
-    return replace(made, equal_utility=False)
+    noised_row = row(method, sigma_s=_SIGMA, sigma_y=_SIGMA, **mixing)
+    return replace(noised_row, equal_utility=False)
 
 
 FIGURE_5B = PrivacyExperiment(

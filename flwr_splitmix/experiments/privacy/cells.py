@@ -106,7 +106,7 @@ class MatrixCell:
         read = read_object(file, _AGAIN)
         with damage_of(file, _AGAIN):
             for metric in read.get("metrics", ()):
-                metric |= {name: float(said) for name, said in metric.items() if said in NOT_FINITE}
+                metric |= {name: float(word) for name, word in metric.items() if word in NOT_FINITE}
             _check(read)
             for fact in place.matrix.facts:
                 float(read.get(fact.key, 0))

@@ -48,8 +48,8 @@ class Column(AnyColumn):
         The attack is named as its module and class are, too: so are the cells of kept results.
         """
         words = self.attack.split("-")
-        own = {"module": "_".join(words), "kind": "".join(map(str.capitalize, words))}
-        return {**super().identity(), **own, "again": self.attack == "membership"}
+        attack_class = {"module": "_".join(words), "kind": "".join(map(str.capitalize, words))}
+        return {**super().identity(), **attack_class, "again": self.attack == "membership"}
 
 
 _MEMBER: Final = "member of the group"

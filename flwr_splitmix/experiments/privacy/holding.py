@@ -19,13 +19,14 @@ def holding(made: Sequence[Result], matrix: Matrix) -> str:
     are judged on which all attacks in `made` were run, and at least one of them counts.
     """
     attacks = {(r.attack, r.adversary) for r in made if r.attack != "none"}
-    held, judged = [], 0
+    holders, judged = [], 0
     for method in dict.fromkeys(r.method for r in made):
-        own = [r for r in made if r.method == method]
-        if {(r.attack, r.adversary) for r in own if r.attack != "none"} != attacks:
+        method_results = [r for r in made if r.method == method]
+        if {(r.attack, r.adversary) for r in method_results if r.attack != "none"} != attacks:
             continue
         main = [
-            shown([r for r in own if (r.attack, r.adversary) == key], matrix) for key in attacks
+            shown([r for r in method_results if (r.attack, r.adversary) == key], matrix)
+            for key in attacks
         ]
         counted = [r for r in main if r.passed_gate and r.value is not None]
         if not counted:
@@ -36,23 +37,23 @@ def holding(made: Sequence[Result], matrix: Matrix) -> str:
             utility = next(
                 r
                 for fact in matrix.facts
-                for r in own
+                for r in method_results
                 if (r.attack, r.metric) == ("none", fact.metric)
             )
-            held.append((utility, strongest))
+            holders.append((utility, strongest))
     if not judged:
         return "No method was attacked in every way that is shown here, by one that counts."
-    if not held:
+    if not holders:
         return (
             f"Of each of the {judged} methods that were attacked in every way, an attack reads "
             f"{BOUND:g} of the words or more."
         )
-    said = [
+    phrases = [
         f"`{utility.method}` ({utility.metric} {number(utility.value)}; `{strongest.attack}` reads "
         f"{number(strongest.value)})"
-        for utility, strongest in sorted(held, key=lambda one: -(one[0].value or 0.0))
+        for utility, strongest in sorted(holders, key=lambda one: -(one[0].value or 0.0))
     ]
     return (
         f"Of the {judged} methods that were attacked in every way, these let no attack read "
-        f"{BOUND:g} of the words, the most useful first: {', '.join(said)}."
+        f"{BOUND:g} of the words, the most useful first: {', '.join(phrases)}."
     )

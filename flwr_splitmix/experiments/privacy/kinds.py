@@ -201,8 +201,8 @@ class Matrix:
         """
         chosen = tuple(column for column in self.columns if attack in ("", column.attack))
         if not chosen:
-            known = dict.fromkeys(column.attack for column in self.columns)
-            raise ExperimentError(f"the matrix has no attack {attack!r}; {_those(attack, known)}")
+            attacks = dict.fromkeys(column.attack for column in self.columns)
+            raise ExperimentError(f"the matrix has no attack {attack!r}; {_those(attack, attacks)}")
         return chosen
 
     def size(self, name: str) -> AnySize:
@@ -220,8 +220,8 @@ class Matrix:
         return self.sizes[name]
 
 
-def _those(name: str, known: Iterable[str]) -> str:
+def _those(name: str, names: Iterable[str]) -> str:
     """Say which names are known, those that are close to `name` first."""
-    close = close_to(name, known)
-    meant = f"did you mean {either(close)}? It" if close else "it"
-    return f"{meant} has {', '.join(known)}"
+    close = close_to(name, names)
+    suggestion = f"did you mean {either(close)}? It" if close else "it"
+    return f"{suggestion} has {', '.join(names)}"

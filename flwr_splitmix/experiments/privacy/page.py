@@ -47,21 +47,23 @@ def matrix_block(kind: str, words: str, home: Path | None) -> str | None:
     KeyError
         If there is no such matrix.
     """
-    where, _, what = words.partition(" ")
+    where, _, selection = words.partition(" ")
     scale, _, source = where.partition("@")
     name, _, scale = scale.rpartition(":")
     matrix = MATRICES[name or IMAGES.name]
     size = matrix.size(scale)
     place = Place(home, size, source or size.source)
-    cells = [cell for cell in choose(what, place.seeds, matrix) if cell.result(place) is not None]
+    cells = [
+        cell for cell in choose(selection, place.seeds, matrix) if cell.result(place) is not None
+    ]
     if not cells:
         return None
-    made = results(cells, place)
+    cell_results = results(cells, place)
     if kind == "holding":
-        return holding(made, matrix)
+        return holding(cell_results, matrix)
     if kind == "matrix":
-        return to_markdown(made, matrix, matrix.guide)
-    return findings(made, matrix)
+        return to_markdown(cell_results, matrix, matrix.guide)
+    return findings(cell_results, matrix)
 
 
 def findings(made: Sequence[Result], matrix: Matrix = IMAGES) -> str:
@@ -71,17 +73,17 @@ def findings(made: Sequence[Result], matrix: Matrix = IMAGES) -> str:
     """
     lines = []
     for method in dict.fromkeys(result.method for result in made):
-        own = [r for r in made if r.method == method and r.attack != "none"]
+        method_results = [r for r in made if r.method == method and r.attack != "none"]
         main = [
-            shown([r for r in own if (r.attack, r.adversary) == key], matrix)
-            for key in dict.fromkeys((r.attack, r.adversary) for r in own)
+            shown([r for r in method_results if (r.attack, r.adversary) == key], matrix)
+            for key in dict.fromkeys((r.attack, r.adversary) for r in method_results)
         ]
-        said = [
+        sentences = [
             _sentence(best)
             for goal in _kinds(main)
             if (best := _strongest([r for r in main if _kind(r) == goal])) is not None
         ]
-        lines.append(f"- `{method}`: {'; '.join(said) or 'nothing that counts was run'}.")
+        lines.append(f"- `{method}`: {'; '.join(sentences) or 'nothing that counts was run'}.")
     return "\n".join(lines) + "\n"
 
 
@@ -114,11 +116,11 @@ def _is_beyond(result: Result) -> bool:
 
 
 def _sentence(result: Result) -> str:
-    what = _GOALS.get(result.metric) or f"{result.attack.split()[0]} is told"
+    statement = _GOALS.get(result.metric) or f"{result.attack.split()[0]} is told"
     beats = "" if _is_beyond(result) else ", no better than without the releases"
     cell = f"`{result.method}:{result.attack}` of the adversary {result.adversary}"
     between = f"[{number(result.low)}, {number(result.high)}]"
     return (
-        f"{what} with {result.metric} {number(result.value)} {between}, floor "
+        f"{statement} with {result.metric} {number(result.value)} {between}, floor "
         f"{number(result.floor)}{beats} ({cell})"
     )

@@ -30,9 +30,9 @@ def row(method: str, **options: Value) -> Row:
     if not options:
         return ROWS[method]
     base = ROWS[method]
-    said = " ".join(
+    option_words = " ".join(
         f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in options.items()
     )
     return replace(
-        base, name=f"{method} {said}", options=as_options({**dict(base.options), **options})
+        base, name=f"{method} {option_words}", options=as_options({**dict(base.options), **options})
     )

@@ -59,9 +59,10 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys of the command line's JSON; values that are not finite become None."""
-        kept = {k: v for k, v in asdict(self).items() if k not in ("seeds", "reason")}
+        entries = {k: v for k, v in asdict(self).items() if k not in ("seeds", "reason")}
         return {
-            k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in kept.items()
+            k: None if isinstance(v, float) and not math.isfinite(v) else v
+            for k, v in entries.items()
         }
 
 
@@ -70,19 +71,19 @@ def results(cells: Sequence[MatrixCell], place: Place) -> list[Result]:
 
     For each method, facts such as accuracy come first, then attacks in the order of the columns.
     """
-    made: list[Result] = []
+    all_results: list[Result] = []
     seeds = sorted({cell.seed for cell in cells})
     gates = {column: passed(column, seeds, place) for column in {c.column for c in cells}}
     for row in [
         row for row in place.matrix.rows.values() if any(cell.row == row for cell in cells)
     ]:
-        own = [cell for cell in cells if cell.row == row]
-        made += _facts(row, own, place)
+        row_cells = [cell for cell in cells if cell.row == row]
+        all_results += _facts(row, row_cells, place)
         for column in place.matrix.columns:
-            under = [cell for cell in own if cell.column == column]
+            under = [cell for cell in row_cells if cell.column == column]
             if under:
-                made += _of_column(row, column, under, place, gates[column])
-    return made
+                all_results += _of_column(row, column, under, place, gates[column])
+    return all_results
 
 
 def passed(column: AnyColumn, seeds: Sequence[int], place: Place) -> bool | None:
@@ -117,22 +118,24 @@ def _strength(row: AnyRow, column: AnyColumn, seeds: Sequence[int], place: Place
 
 def _facts(row: AnyRow, cells: Sequence[MatrixCell], place: Place) -> list[Result]:
     by_seed = {cell.seed: result for cell in cells if (result := cell.result(place))}
-    made = []
+    fact_results = []
     for fact in place.matrix.facts:
         values = [float(result[fact.key]) for result in by_seed.values() if fact.key in result]
         if values:
             mean, ends = statistics.fmean(values), (min(values), max(values))
-            said = Result(row.name, "none", "none", fact.metric, mean, *ends, seeds=len(values))
-            made.append(said)
-    return made
+            fact_result = Result(
+                row.name, "none", "none", fact.metric, mean, *ends, seeds=len(values)
+            )
+            fact_results.append(fact_result)
+    return fact_results
 
 
 def _of_column(
     row: AnyRow, column: AnyColumn, cells: Sequence[MatrixCell], place: Place, gate: bool | None
 ) -> list[Result]:
     read = [result for cell in cells if (result := cell.result(place))]
-    done = [result for result in read if result["state"] == "done"]
-    if read and not done:
+    finished = [result for result in read if result["state"] == "done"]
+    if read and not finished:
         return [
             Result(
                 row.name,
@@ -144,10 +147,10 @@ def _of_column(
             )
         ]
     by_metric: dict[str, list[Judged]] = {}
-    for result in done:
+    for result in finished:
         for metric in result["metrics"]:
             by_metric.setdefault(metric["metric"], []).append(metric)
-    stopped = [after for result in done if (after := result.get("stopped_after")) is not None]
+    stopped = [after for result in finished if (after := result.get("stopped_after")) is not None]
     return [
         Result(
             row.name,

@@ -40,16 +40,16 @@ def some_classes(source: str, classes: tuple[int, ...], folder: Path, image_size
         raise DataError(f"two classes are taken of grey images; those of {source!r} have colours")
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=f".{place.name}-") as beside:
-        made: list[Path] = []
+        files: list[Path] = []
         for split, data in (("train", sets.train), ("test", sets.test)):
             rows = np.flatnonzero(np.isin(data.labels, classes))
             pictures = Pictures.of(data, rows)
             pixels = (pictures.images[:, 0] * 255).round().to(torch.uint8).numpy()
             labels = pictures.labels.numpy().astype(np.uint8)
             for name, values in ((IMAGE_FILES[split], pixels), (LABEL_FILES[split], labels)):
-                made.append(Path(beside) / f"{name}.gz")
-                write_idx(made[-1], values)
-        for file in made:
+                files.append(Path(beside) / f"{name}.gz")
+                write_idx(files[-1], values)
+        for file in files:
             os.replace(file, place / file.name)
     return str(place)
 
@@ -74,15 +74,15 @@ def averaged(case: Case, member: int = 0) -> Case:
     releases: list[Release] = []
     origins: list[Origin] = []
     for (server_round, step), numbers in by_step.items():
-        own = [case.view.releases[number] for number in numbers]
+        summands = [case.view.releases[number] for number in numbers]
         other = next((n for n in numbers if case.view.releases[n].client != member), None)
         if other is None:
             continue
-        gradient = torch.stack([r.gradient for r in own if r.gradient is not None]).mean(0)
+        gradient = torch.stack([r.gradient for r in summands if r.gradient is not None]).mean(0)
         releases.append(
             Release(server_round, step, None, torch.zeros_like(gradient), gradient=gradient)
         )
         origins.append(case.truth.origins[other])
-    known = replace(case.view.knowledge, upper=None)
-    view = View("member of the group", releases, known)
+    knowledge = replace(case.view.knowledge, upper=None)
+    view = View("member of the group", releases, knowledge)
     return Case(view, Truth(case.truth.pictures, case.truth.trained, origins))

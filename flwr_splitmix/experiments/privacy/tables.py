@@ -26,7 +26,7 @@ def blocks(results: Sequence[Result], matrix: Matrix = IMAGES) -> list[Block]:
     """Return the matrix in blocks, with the facts of rows in the first."""
     methods = list(dict.fromkeys(result.method for result in results))
     attacks = _columns(results)
-    made = []
+    matrix_blocks = []
     for first in range(0, max(1, len(attacks)), _ATTACKS):
         keys = attacks[first : first + _ATTACKS]
         facts = _facts(results, matrix) if first == 0 else {}
@@ -39,8 +39,8 @@ def blocks(results: Sequence[Result], matrix: Matrix = IMAGES) -> list[Block]:
             ]
             for method in methods
         ]
-        made.append(Block(headings, rows))
-    return made
+        matrix_blocks.append(Block(headings, rows))
+    return matrix_blocks
 
 
 def to_markdown(results: Sequence[Result], matrix: Matrix = IMAGES, note: str = "") -> str:
@@ -59,8 +59,8 @@ def _facts(results: Sequence[Result], matrix: Matrix) -> dict[str, dict[str, str
     seeds: dict[str, str] = {}
     for fact in matrix.facts:
         for result in results:
-            own = (result.attack, result.metric) == ("none", fact.metric)
-            if own and result.value is not None:
+            states_fact = (result.attack, result.metric) == ("none", fact.metric)
+            if states_fact and result.value is not None:
                 facts.setdefault(fact.heading, {})[result.method] = _fact(fact, result)
                 seeds[result.method] = str(result.seeds)
     return facts if set(seeds.values()) <= {"1"} else {"seeds": seeds, **facts}
@@ -77,21 +77,21 @@ def _fact(fact: Fact, result: Result) -> str:
 def _cells(
     method: str, keys: Sequence[tuple[str, str]], results: Sequence[Result], matrix: Matrix
 ) -> Iterator[str]:
-    own = [result for result in results if result.method == method]
+    method_results = [result for result in results if result.method == method]
     for key in keys:
-        yield _cell([r for r in own if (r.attack, r.adversary) == key], matrix)
+        yield _cell([r for r in method_results if (r.attack, r.adversary) == key], matrix)
 
 
 def _columns(results: Sequence[Result]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((r.attack, r.adversary) for r in results if r.attack != "none"))
 
 
-def _cell(own: Sequence[Result], matrix: Matrix) -> str:
-    if not own:
+def _cell(results: Sequence[Result], matrix: Matrix) -> str:
+    if not results:
         return NOTHING
-    if own[0].metric == NOT_APPLICABLE:
+    if results[0].metric == NOT_APPLICABLE:
         return "n/a"
-    main = shown(own, matrix)
+    main = shown(results, matrix)
     doubt = "" if main.passed_gate else " (?)"
     if main.stopped_after is not None:
         doubt += " (stopped)"

@@ -42,14 +42,14 @@ _VIT = "vit_tiny_patch16_224"
 def do(task: Task, place: Place) -> tuple[Outcome, str]:
     """Run a task and store its result; return the outcome and its description."""
     if task.kind == "noise":
-        return "done", _search(_own(task.row), place)
+        return "done", _search(_image_row(task.row), place)
     if task.kind == "victim":
-        return "done", _train(_own(task.row), task.seed, place)
+        return "done", _train(_image_row(task.row), task.seed, place)
     assert task.cell is not None
     return attack_cell(task.cell, place)
 
 
-def _own(row: AnyRow) -> Row:
+def _image_row(row: AnyRow) -> Row:
     assert isinstance(row, Row)
     return row
 
@@ -124,7 +124,10 @@ def _same(cell: MatrixCell, place: Place) -> dict[str, Any] | None:
     """Return the scores of the server's cell if the upper segment receives the same, else None."""
     column = cell.column
     assert isinstance(column, Column)
-    if column.adversary != "upper only" or BY_NAME[_own(cell.row).method].mixer not in _UNMIXED:
+    if (
+        column.adversary != "upper only"
+        or BY_NAME[_image_row(cell.row).method].mixer not in _UNMIXED
+    ):
         return None
     twin = next(
         (
@@ -145,8 +148,8 @@ def _search(row: Row, place: Place) -> str:
 
     def accuracy(noisy: Row) -> float:
         victim = _victim(noisy, 0, place)
-        made = train_victim(victim, recorder=Recorder(max_steps=1), device=_device(place))
-        return float(made.summary["accuracy"])
+        attacked = train_victim(victim, recorder=Recorder(max_steps=1), device=_device(place))
+        return float(attacked.summary["accuracy"])
 
     sigma = find_noise(row, place, float(equal.summary["accuracy"]), accuracy)
     return f"sigma {sigma:g}"
@@ -158,41 +161,41 @@ def _train(row: Row, seed: int, place: Place) -> str:
     if not (folder / "victim.safetensors").exists():
         shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted run
     steps = size.recorded * (size.samples // size.batch)
-    made = train_victim(
+    attacked = train_victim(
         victim,
         directory=folder,
         recorder=Recorder(directory=folder / "trace", max_steps=steps),
         device=_device(place),
     )
     seconds = round(time.process_time() - began, 1)
-    write_json(folder / "done.json", {**made.summary, "processor_s": seconds})
-    return f"top-1 {100 * made.summary['accuracy']:.1f} %, {seconds:.1f} s of processor"
+    write_json(folder / "done.json", {**attacked.summary, "processor_s": seconds})
+    return f"top-1 {100 * attacked.summary['accuracy']:.1f} %, {seconds:.1f} s of processor"
 
 
-def _victim(own: Row, seed: int, place: Place) -> Victim:
+def _victim(row: Row, seed: int, place: Place) -> Victim:
     """Return the system of a row whose noise is known."""
     size = _size(place)
     source, clients, model = place.source, size.clients, _VIT
     architecture: dict[str, Any] = {
         "patch_size": size.patch,
-        "depth": size.depth + own.frozen_edge,
+        "depth": size.depth + row.frozen_edge,
     }
-    if own.classes:
-        source = some_classes(source, own.classes, place.folder / "data", size.image_size)
-    if own.model == "LeNet-5":  # two clients, as in the paper's figure
+    if row.classes:
+        source = some_classes(source, row.classes, place.folder / "data", size.image_size)
+    if row.model == "LeNet-5":  # two clients, as in the paper's figure
         model, architecture, clients = "lenet5", {}, 2
     return Victim(
-        method=own.method,
-        options=options_of(own.options),
+        method=row.method,
+        options=options_of(row.options),
         model=model,
         model_options=architecture,
         dataset=source,
         image_size=size.image_size,
         clients=clients,
         samples=size.samples,
-        rounds=max(1, round(own.stage * size.epochs)),
+        rounds=max(1, round(row.stage * size.epochs)),
         batch_size=size.batch,
-        defence=own.defence,
+        defence=row.defence,
         test_images=size.test,
         seed=seed,
     )

@@ -114,8 +114,8 @@ def open_corpus(source: str, corpus: Corpus) -> TextSets:
                 test=str(folder / test) if test else "",
                 empty_texts="drop",
             )
-    wanted = ", or ".join(" and ".join(name for name in pair if name) for pair in corpus.files)
+    needed = ", or ".join(" and ".join(name for name in pair if name) for pair in corpus.files)
     raise DataError(
         f"there is no {corpus.name} in {source!r}: its folder, which --dataset names, has the "
-        f"files {wanted}"
+        f"files {needed}"
     )

@@ -63,8 +63,8 @@ class ProcessorTime(Observer):
 
     def on_round(self, event: RoundDone) -> None:
         """Add the processor time since the last round."""
-        now = time.process_time()
-        self.seconds, self._since = self.seconds + now - self._since, now
+        processor_time = time.process_time()
+        self.seconds, self._since = self.seconds + processor_time - self._since, processor_time
 
     def state(self) -> dict[str, Any]:
         """Return the seconds so far."""
@@ -101,8 +101,8 @@ def run_texts(
     texts = load_cell_texts(cell, source, tokenizer)
     clock = ProcessorTime()
     trial = _Trial(cell, run, folder, tokenizer, texts, device, [clock, *observers])
-    said = trial.fit_whole() if cell.method == Unsplit.__name__ else trial.fit_split()
-    return {**said, "processor_s": round(clock.seconds, 1)}
+    summary = trial.fit_whole() if cell.method == Unsplit.__name__ else trial.fit_split()
+    return {**summary, "processor_s": round(clock.seconds, 1)}
 
 
 def _check(cell: Cell) -> None:
@@ -174,13 +174,13 @@ class _Trial:
         ]
         strategy.fit(clients, self.cell.recipe.epochs)
         last = strategy.rows[-1]
-        said = {name: value for name, value in last.items() if name.startswith("train_")}
-        return said | _scored_locally(clients, strategy.trunk.module)
+        metrics = {name: value for name, value in last.items() if name.startswith("train_")}
+        return metrics | _scored_locally(clients, strategy.trunk.module)
 
     def _client(self, head: nn.Module, tail: nn.Module, data: Any) -> UShapeClient:
         cell = self.cell
         assert cell.recipe.texts is not None
-        own: dict[str, Any] = dict(cell.options)
+        options: dict[str, Any] = dict(cell.options)
         return make_client(
             cell.method,
             head,
@@ -191,9 +191,9 @@ class _Trial:
                 "vocab_size": lambda: len(self.tokenizer),
                 "special_ids": lambda: self.tokenizer.all_special_ids,
                 "causal": lambda: self.texts.task == "generation",
-                "max_length": lambda: self._mixed_length(own),
+                "max_length": lambda: self._mixed_length(options),
                 "support_texts": lambda: self.texts.supports,
-                **sources_of(own),
+                **sources_of(options),
             },
             optimizer=optimizer_of(cell.recipe, head),
             scores=self._scores(),

@@ -95,8 +95,10 @@ def build_language_parts(
     everywhere, trunk_devices = _devices(built, device_map)
     modules = list(_modules(model, built))
     if checkpoint is not None:
-        wanted = _wanted(model, modules, everywhere, _by_weight(built, trunk_devices))
-        load(model, checkpoint, wanted, _layout(built).new)
+        weight_devices = _weight_devices(
+            model, modules, everywhere, _by_weight(built, trunk_devices)
+        )
+        load(model, checkpoint, weight_devices, _layout(built).new)
     initialise(model, modules, seed)
     model.tie_weights()
     freeze_tables(built)
@@ -131,8 +133,10 @@ def open_skeleton(
         source, cut, task=task, num_labels=num_labels, dtype=dtype
     )
     if checkpoint is not None:
-        wanted = _wanted(model, list(_modules(model, built)), torch.device("meta"), {})
-        check(model, checkpoint, wanted, _layout(built).new)
+        weight_devices = _weight_devices(
+            model, list(_modules(model, built)), torch.device("meta"), {}
+        )
+        check(model, checkpoint, weight_devices, _layout(built).new)
         model.tie_weights()
     freeze_tables(built)
     return model, built
@@ -255,11 +259,11 @@ def _modules(model: Any, built: LanguageParts) -> Iterator[tuple[str, nn.Module]
     needed: list[nn.Module] = [p for p in (built.head, built.trunk, built.tail) if p is not None]
     if built.tied and built.tail is not None:
         needed.append(model.get_input_embeddings())
-    seen: set[int] = set()
+    yielded_ids: set[int] = set()
     for part in needed:
         for module in _children_first(part):
-            if id(module) not in seen:
-                seen.add(id(module))
+            if id(module) not in yielded_ids:
+                yielded_ids.add(id(module))
                 yield names.get(id(module), ""), module
 
 
@@ -269,20 +273,20 @@ def _children_first(module: nn.Module) -> Iterator[nn.Module]:
     yield module
 
 
-def _wanted(
+def _weight_devices(
     model: Any,
     modules: list[tuple[str, nn.Module]],
     everywhere: torch.device,
-    own: Mapping[int, Any],
+    placements: Mapping[int, Any],
 ) -> dict[str, Any]:
     """Return all weights to load, by their names in the model, with their devices."""
     tied = set(model.get_expanded_tied_weights_keys(all_submodels=True))
-    wanted = {}
+    weight_devices = {}
     for name, module in modules:
         for key, weight in module.state_dict(keep_vars=True).items():
             if name and "." not in key and f"{name}.{key}" not in tied:
-                wanted[f"{name}.{key}"] = own.get(id(weight), everywhere)
-    return wanted
+                weight_devices[f"{name}.{key}"] = placements.get(id(weight), everywhere)
+    return weight_devices
 
 
 def _by_weight(built: LanguageParts, devices: Mapping[str, Any] | None) -> dict[int, Any]:

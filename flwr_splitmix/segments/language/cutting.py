@@ -68,10 +68,10 @@ def cut_sharing_tables(
     head = Head(layout.embedding(model), layout.span(model, first), layout)
     trunk = Trunk(layout.span(model, middle), layout)
     tail = Tail(layout.span(model, last), layout.output(model), layout)
-    own = {id(module) for module in model.modules()}
+    module_ids = {id(module) for module in model.modules()}
     for module in (module for part in (head, trunk, tail) for module in part.modules()):
         # Not `part.train(...)`: modules of the model may differ from it in their mode.
-        if id(module) not in own:
+        if id(module) not in module_ids:
             module.training = model.training
     return LanguageParts(
         head=head if "head" in parts else None,

@@ -103,10 +103,10 @@ def _system_errors(folder: Path) -> Iterator[None]:
     except OSError:
         raise
     except Exception as error:
-        found = re.search(r"\(os error (\d+)\)", str(error))
-        if found is None:
+        match = re.search(r"\(os error (\d+)\)", str(error))
+        if match is None:
             raise
-        number = int(found[1])
+        number = int(match[1])
         raise OSError(number, os.strerror(number), str(folder)) from error
 
 

@@ -52,13 +52,15 @@ def check_heads(built: LanguageParts) -> None:
 
 
 def _cannot_compute(config: Any, error: Exception) -> str:
-    own = config.to_dict()
-    said = ", ".join(f"{key} is {own[key]}" for key in KEYS if own.get(key) is not None)
-    heads, pairs = own.get("num_attention_heads"), own.get("num_key_value_heads")
+    options = config.to_dict()
+    description = ", ".join(
+        f"{key} is {options[key]}" for key in KEYS if options.get(key) is not None
+    )
+    heads, pairs = options.get("num_attention_heads"), options.get("num_key_value_heads")
     remedy = ""
     if isinstance(heads, int) and isinstance(pairs, int) and (pairs < 1 or heads % pairs):
         remedy = "; num_key_value_heads must divide num_attention_heads, also where it is a default"
     return (
         f"the layers of a model of type {config.model_type!r} cannot be computed with this "
-        f"configuration: {said}{remedy} ({cause(error)})"
+        f"configuration: {description}{remedy} ({cause(error)})"
     )

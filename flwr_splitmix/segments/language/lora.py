@@ -50,16 +50,17 @@ def add_lora(
     name = type(part).__name__.lower()
     if has_lora(part):
         raise ValueError(f"the {name} has adapters already; merge_lora(part) first")
-    wanted = list(part.layout.lora_targets if targets is None else targets)
-    if not has_targets(part, wanted):
+    target_names = list(part.layout.lora_targets if targets is None else targets)
+    if not has_targets(part, target_names):
         raise ValueError(
-            f"the {name} has no layer named {', '.join(wanted)} to adapt; it has {_linear(part)}"
+            f"the {name} has no layer named {', '.join(target_names)} to adapt; it has "
+            f"{_linear(part)}"
         )
     config = LoraConfig(
         r=rank,
         lora_alpha=alpha,  # type: ignore[arg-type]
         lora_dropout=dropout,
-        target_modules=wanted,
+        target_modules=target_names,
         fan_in_fan_out=part.layout.transposed,
     )
     with seeded_draws(torch.device("cpu"), derive_seed(seed, f"adapters of the {name}")):

@@ -158,7 +158,7 @@ class LanguageParts:
             If a part was not built; the message names it.
         """
         if self.head is None or self.trunk is None or self.tail is None:
-            here = {"head": self.head, "trunk": self.trunk, "tail": self.tail}
-            missing = " and ".join(name for name, part in here.items() if part is None)
+            parts = {"head": self.head, "trunk": self.trunk, "tail": self.tail}
+            missing = " and ".join(name for name, part in parts.items() if part is None)
             raise ValueError(f"head, trunk and tail are needed here; not built: {missing}")
         return self.head, self.trunk, self.tail

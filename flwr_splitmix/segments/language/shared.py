@@ -52,10 +52,10 @@ def frozen(module: nn.Module) -> nn.Module:
     """
     if isinstance(module, nn.Embedding):
         return Rows(module.weight.detach().clone())
-    made = copy.deepcopy(module)
-    for name, weight in list(made.named_parameters(recurse=False)):
-        delattr(made, name)
-        made.register_buffer(name, weight.detach())
+    frozen_copy = copy.deepcopy(module)
+    for name, weight in list(frozen_copy.named_parameters(recurse=False)):
+        delattr(frozen_copy, name)
+        frozen_copy.register_buffer(name, weight.detach())
     for name, child in module.named_children():
-        setattr(made, name, frozen(child))
-    return made
+        setattr(frozen_copy, name, frozen(child))
+    return frozen_copy

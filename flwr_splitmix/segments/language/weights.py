@@ -127,10 +127,10 @@ def check_types(model: Any, folder: Path) -> None:
     for file in sorted(folder.glob("*.safetensors")):
         with readable(folder, file.name), safe_open(file, framework="pt") as tensors:
             files = dict.fromkeys(tensors.keys(), file.name)
-        held = WeightFiles(str(folder), files, lambda _: folder)
+        checkpoint = WeightFiles(str(folder), files, lambda _: folder)
         with ExitStack() as stack:
-            names = _matching(model, held, conversions, model.state_dict())
-            _opened(stack, model, held, folder, names)
+            names = _matching(model, checkpoint, conversions, model.state_dict())
+            _opened(stack, model, checkpoint, folder, names)
 
 
 def _opened(
@@ -149,7 +149,7 @@ def _opened(
     names
         The model's names by the keys of the tensors.
     """
-    own = model.state_dict()
+    state = model.state_dict()
     files: dict[str, Any] = {}
     tensors = {}
     for key, name in names.items():
@@ -160,7 +160,7 @@ def _opened(
                 files[file] = stack.enter_context(safe_open(folder / file, framework="pt"))
             tensors[key] = files[file].get_slice(key)
             kind = tensors[key].get_dtype()
-        if own[name].is_floating_point() and kind not in FLOATING:
+        if state[name].is_floating_point() and kind not in FLOATING:
             raise ValueError(
                 f"{file} of {checkpoint.name!r} has {key} as numbers of type {kind}, as of "
                 "quantized weights; take a checkpoint whose weights are floating-point numbers "
@@ -240,8 +240,8 @@ def initialise(model: Any, modules: Sequence[tuple[str, nn.Module]], seed: int) 
         for name, module in modules:
             for key, weight in module.named_parameters(recurse=False):
                 if weight.is_meta:
-                    made = nn.Parameter(torch.empty_like(weight, device="cpu"))
-                    setattr(module, key, made.requires_grad_(weight.requires_grad))
+                    parameter = nn.Parameter(torch.empty_like(weight, device="cpu"))
+                    setattr(module, key, parameter.requires_grad_(weight.requires_grad))
             for key, buffer in module.named_buffers(recurse=False):
                 if buffer.is_meta:
                     setattr(module, key, torch.empty_like(buffer, device="cpu"))
@@ -259,21 +259,21 @@ def _matching(
     ValueError
         If the checkpoint has weights of a body that the model lacks.
     """
-    own = model.state_dict()
+    state = model.state_dict()
     renamings = [rule for rule in conversions if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in conversions if isinstance(rule, WeightConverter)]
     body = {name for name, _ in model.base_model.named_children()}
     ignored = (*NOT_WEIGHTS, *patterns_of_unused_weights(model))
     names, unexpected = {}, set()
     for key in checkpoint.files:
-        name, _ = rename_source_key(key, renamings, converters, model.base_model_prefix, own)
-        if name not in own and key in own:
+        name, _ = rename_source_key(key, renamings, converters, model.base_model_prefix, state)
+        if name not in state and key in state:
             name = key
         if name in wanted:
             names[key] = name
         # The output layer of another task is allowed; weights of another body are not.
         top = name.removeprefix(f"{model.base_model_prefix}.").split(".")[0]
-        if name not in own and top in body and not any(re.search(p, name) for p in ignored):
+        if name not in state and top in body and not any(re.search(p, name) for p in ignored):
             unexpected.add(name)
     if unexpected:
         raise ValueError(

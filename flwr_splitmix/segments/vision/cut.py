@@ -199,11 +199,11 @@ def _family(name: str) -> Callable[[Request], Cuttable]:
         return open_vit
     if class_attention(family) is not None:
         return partial(open_class_attention, family=family)
-    for known, split in (
+    for timm_class, split in (
         (PoolingVisionTransformer, open_pit),
         (VGG, open_vgg),
     ):
-        if issubclass(family, known):
+        if issubclass(family, timm_class):
             return split
     if (layout := layout_of(family)) is not None:
         return partial(open_staged, family=family, layout=layout)

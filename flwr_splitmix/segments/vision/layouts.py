@@ -78,11 +78,11 @@ class Layout:
     def slot_free(self, model: nn.Module) -> SlotFree:
         """Return the last cut of a model below which no layer knows the slots of patches."""
         tensors = (*model.named_parameters(), *model.named_buffers())
-        known = [name for name, _ in tensors if re.fullmatch(self.slots, name)]
+        slot_names = [name for name, _ in tensors if re.fullmatch(self.slots, name)]
         free = SlotFree("", 0)
         for number, cut in enumerate(["stem", *self.stages_of(model)], start=1):
             parts = self.stem if cut == "stem" else (cut,)
-            if any(name.startswith(f"{part}.") for name in known for part in parts):
+            if any(name.startswith(f"{part}.") for name in slot_names for part in parts):
                 break
             free = SlotFree(cut, number)
         return free
@@ -91,14 +91,14 @@ class Layout:
         """Return timm's name of a segment's weight."""
         part, _, rest = weight.partition(".")
         if part == "stem":
-            index, _, own = rest.partition(".")
+            index, _, inner_name = rest.partition(".")
             several = len(self.stem) > 1
-            return f"{self.stem[int(index)]}.{own}" if several else f"{self.stem[0]}.{rest}"
+            return f"{self.stem[int(index)]}.{inner_name}" if several else f"{self.stem[0]}.{rest}"
         if part in (OWN_HEAD, OWN_REST):
             return rest.removeprefix("model.")
         names = (part, *(part[: m.start()] + "." + part[m.end() :] for m in re.finditer("_", part)))
-        known = (name for name in names if name in self.top or re.fullmatch(self.stages, name))
-        return f"{next(known, part)}.{rest}"
+        matches = (name for name in names if name in self.top or re.fullmatch(self.stages, name))
+        return f"{next(matches, part)}.{rest}"
 
 
 def _of_stages(*top: str) -> Layout:

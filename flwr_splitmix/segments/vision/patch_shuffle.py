@@ -49,8 +49,8 @@ class PatchShuffle(nn.Module):
 
     def forward(self, patches: Tensor) -> Tensor:  # noqa: D102
         b, n, _ = patches.shape
-        kept = patches_kept(n, self.kappa) if self.training else n
-        return patches.flatten(0, 1)[draw_order(b, n, kept).to(patches.device)]
+        n_kept = patches_kept(n, self.kappa) if self.training else n
+        return patches.flatten(0, 1)[draw_order(b, n, n_kept).to(patches.device)]
 
 
 def draw_order(batch: int, n_patches: int, kept: int) -> Tensor:
@@ -91,8 +91,8 @@ def log10_search_space(n_patches: int, kappa: float = 1.0, batch: int = 1) -> fl
 
     Source: Patch Shuffling, equation 7.
     """
-    kept = patches_kept(n_patches, kappa)
-    moved = n_patches - kept
+    n_kept = patches_kept(n_patches, kappa)
+    moved = n_patches - n_kept
     # binomial(N, K) K! = N! / (N - K)!
     chosen = math.lgamma(n_patches + 1) - math.lgamma(moved + 1)
     return (batch * chosen + math.lgamma(batch * moved + 1)) / math.log(10)

@@ -226,10 +226,10 @@ def _check_family(name: str) -> None:
 
     family = None if name == "lenet5" else family_of(name)
     if family is None or not issubclass(family, VisionTransformer):
-        own = "" if family is None else f"; this one is of the class {family.__name__}"
+        class_note = "" if family is None else f"; this one is of the class {family.__name__}"
         raise ValueError(
             f"the patches of {name} cannot be shuffled; allowed are models of timm's class "
-            f"VisionTransformer, such as vit_tiny_patch16_224 and deit_tiny_patch16_224{own}"
+            f"VisionTransformer, such as vit_tiny_patch16_224 and deit_tiny_patch16_224{class_note}"
         )
 
 

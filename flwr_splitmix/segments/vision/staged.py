@@ -48,8 +48,8 @@ def open_staged(request: Request, family: type[nn.Module], layout: Layout) -> Cu
         stages.append((OWN_REST, _rest(model, [*layout.stem, *names])))
     else:
         stages += [(name.replace(".", "_"), _part(model, name)) for name in layout.top]
-    taken = nn.ModuleList(module for _, module in stages)
-    if {*taken.parameters(), *taken.buffers()} != weights:
+    stage_modules = nn.ModuleList(module for _, module in stages)
+    if {*stage_modules.parameters(), *stage_modules.buffers()} != weights:
         raise ValueError(
             cannot_cut(request.name, f"it has a part that others of timm's {family.__name__} lack")
         )
@@ -109,8 +109,8 @@ def _rest(model: Any, below: list[str]) -> nn.Module:
     passed = _PassedWithGrid if GRID in below else _Passed
     for name in below:
         if name != GRID:
-            parent, _, own = name.rpartition(".")
-            setattr(model.get_submodule(parent), own, passed())
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, passed())
     return RestOfModel(model)
 
 

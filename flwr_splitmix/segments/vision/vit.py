@@ -98,8 +98,8 @@ def _blocks(model: Any) -> list[nn.Module]:
         return list(model.blocks)
     if getattr(model, "rope_mixed", False):
         return [OwnRotaryBlock(block, rotary, i) for i, block in enumerate(model.blocks)]
-    own = {} if hasattr(rotary, "feat_shape") else {"shape": model.patch_embed.grid_size}
-    angles = rotary.get_embed(**own)
+    options = {} if hasattr(rotary, "feat_shape") else {"shape": model.patch_embed.grid_size}
+    angles = rotary.get_embed(**options)
     return [RotaryBlock(block, angles) for block in model.blocks]
 
 

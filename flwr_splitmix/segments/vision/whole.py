@@ -106,9 +106,9 @@ def whole_model(segments: SplitModel, name: str, **arguments: Any) -> WholeModel
     options = _timm_arguments(name, **plain)
     with seeded_draws(torch.device("cpu"), 0):
         module: Any = timm.create_model(name, **options).eval()
-    own = module.state_dict()
+    state = module.state_dict()
     weights = _named_as_in(module, segments)
-    if weights.keys() != own.keys() or any(weights[k].shape != own[k].shape for k in own):
+    if weights.keys() != state.keys() or any(weights[k].shape != state[k].shape for k in state):
         raise ValueError(f"its segments have other weights than timm's {name}")
     module.load_state_dict(weights)
     _check_agreement(module, segments, name)
@@ -149,11 +149,11 @@ def _named_as_in(module: Any, segments: SplitModel) -> dict[str, Tensor]:
 
     timm_name = _naming_of(type(module))
     pit = isinstance(module, PoolingVisionTransformer)
-    kept = {**segments.lower.state_dict(), **segments.upper.state_dict()}
-    tokens, prefix = kept.pop("prefix.tokens", None), kept.pop("prefix.pos_embed", None)
+    state = {**segments.lower.state_dict(), **segments.upper.state_dict()}
+    tokens, prefix = state.pop("prefix.tokens", None), state.pop("prefix.pos_embed", None)
     if pit:
-        kept["prefix.tokens"], tokens = tokens, None
-    weights = {timm_name(name): weight for name, weight in kept.items()}
+        state["prefix.tokens"], tokens = tokens, None
+    weights = {timm_name(name): weight for name, weight in state.items()}
     frequencies = [weights.pop(name) for name in list(weights) if name.endswith(".rope.freqs")]
     if frequencies:  # in the order of the blocks
         weights["rope.freqs"] = torch.cat(frequencies, dim=1)
@@ -178,8 +178,8 @@ def _naming_of(family: type[nn.Module]) -> Callable[[str], str]:
 
 
 def _renamed(rules: Sequence[tuple[str, str]], name: str) -> str:
-    for pattern, meant in rules:
-        name = re.sub(pattern, meant, name, count=1)
+    for pattern, replacement in rules:
+        name = re.sub(pattern, replacement, name, count=1)
     return name
 
 
@@ -187,10 +187,10 @@ def _prefix_tokens(module: Any, tokens: Tensor) -> dict[str, Tensor]:
     """Return the class, distillation and register tokens among `tokens` (1, p, d), by name."""
     named, start = {}, 0
     for name in ("cls_token", "dist_token", "reg_token"):
-        own = getattr(module, name, None)
-        if own is not None:
-            named[name] = tokens[:, start : start + own.shape[1]]
-            start += own.shape[1]
+        parameter = getattr(module, name, None)
+        if parameter is not None:
+            named[name] = tokens[:, start : start + parameter.shape[1]]
+            start += parameter.shape[1]
     return named
 
 
@@ -202,8 +202,8 @@ def _check_agreement(module: nn.Module, segments: SplitModel, name: str) -> None
     for segment in segments:
         segment.eval()
     images = torch.randn(2, *lower.input_shape, generator=torch.Generator().manual_seed(0))
-    own, expected = module(images), upper(lower(images))
+    logits, expected = module(images), upper(lower(images))
     for part, training in modes.items():
         part.training = training
-    if not torch.allclose(own, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
+    if not torch.allclose(logits, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
         raise ValueError(f"timm's {name} computes otherwise than its segments do")

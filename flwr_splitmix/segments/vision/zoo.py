@@ -125,9 +125,9 @@ def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
         unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if unknown is None or unknown[1] not in {*request.options, *options}:
             raise
-        meant = " (the cut's name is cut_at)" if unknown[1] == "cut" else ""
+        hint = " (the cut's name is cut_at)" if unknown[1] == "cut" else ""
         raise ValueError(
-            f"timm's {request.name} has no option {unknown[1]!r}{meant}; allowed are those of "
+            f"timm's {request.name} has no option {unknown[1]!r}{hint}; allowed are those of "
             "split_vision_model, and what this model takes from timm.create_model"
         ) from error
     expected: Any = family

@@ -117,7 +117,7 @@ def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
             if task == "generation"
             else list(rows.texts)
         )
-        ids, kept = plain_tokens(
+        ids, kept_rows = plain_tokens(
             texts,
             tokenizer,
             max_length=size.max_length,
@@ -125,20 +125,20 @@ def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
             long_texts="cut",
         )
         # In generation every word is a label, so gradients can reveal the most here.
-        labels: Any = ids if task == "generation" else [int(rows.labels[row]) for row in kept]
+        labels: Any = ids if task == "generation" else [int(rows.labels[row]) for row in kept_rows]
         return TextSet(ids, labels)
 
     rng = np.random.default_rng(seed)
     train = tokens(_drawn(sets.train, size.fitting_of(task).samples, rng, source))
     test = tokens(_drawn(sets.test, min(size.test, len(sets.test)), rng, source))
-    supports, wanted = size.supports, size.supports + size.public
+    supports, needed = size.supports, size.supports + size.public
     if made_up == GENERATED:
         supports = min(supports, MADE_UP[0])
-        wanted = supports + min(size.public, MADE_UP[1])
-    sentences = open_public(made_up, task, limit=wanted, max_words=PUBLIC_WORDS, seed=seed)
-    if len(sentences) < wanted:
+        needed = supports + min(size.public, MADE_UP[1])
+    sentences = open_public(made_up, task, limit=needed, max_words=PUBLIC_WORDS, seed=seed)
+    if len(sentences) < needed:
         raise DataError(
-            f"there are {len(sentences)} public texts beside {source!r}; {wanted} are needed"
+            f"there are {len(sentences)} public texts beside {source!r}; {needed} are needed"
         )
     public, _ = plain_tokens(sentences, tokenizer, max_length=size.max_length, long_texts="cut")
     return MatrixTexts(
@@ -154,8 +154,8 @@ def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
     )
 
 
-def _drawn(rows: TextRows, wanted: int, rng: np.random.Generator, source: str) -> TextRows:
-    if wanted > len(rows):
-        raise DataError(f"{source!r} has {len(rows)} texts; {wanted} are needed")
+def _drawn(rows: TextRows, number: int, rng: np.random.Generator, source: str) -> TextRows:
+    if number > len(rows):
+        raise DataError(f"{source!r} has {len(rows)} texts; {number} are needed")
     order = rng.permutation(len(rows))
-    return rows.subset(order[:wanted] if wanted else order)
+    return rows.subset(order[:number] if number else order)

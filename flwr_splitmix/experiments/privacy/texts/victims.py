@@ -92,15 +92,15 @@ def _sources(
     row: TextRow, size: TextSize, texts: MatrixTexts, vocab_size: int, supports: Sequence[Tensor]
 ) -> dict[str, Any]:
     """Return the arguments that a method's constructor may ask for, by name."""
-    own: dict[str, Any] = dict(row.options)
+    options: dict[str, Any] = dict(row.options)
     if row.whole_run:
-        own["releases"] = size.fitting_of(texts.task).epochs  # each epoch sends each text once
+        options["releases"] = size.fitting_of(texts.task).epochs  # each epoch sends each text once
     return {
         "public": lambda: TextSet(list(supports), [0] * len(supports)),
         "vocab_size": lambda: vocab_size,
         "special_ids": lambda: texts.tokenizer.all_special_ids,
         "causal": lambda: texts.task == "generation",
-        **sources_of(own),
+        **sources_of(options),
     }
 
 
@@ -118,7 +118,7 @@ class _Trained:
 
     strategy: UShapeStrategy
     client: UShapeClient
-    seen: PublicReleases
+    public_releases: PublicReleases
     seconds: float
 
 
@@ -145,7 +145,7 @@ def _train(row: TextRow, seed: int, size: TextSize, texts: MatrixTexts, device: 
     fitting = size.fitting_of(texts.task)
     optimizer = adamw(fitting.lr, _WEIGHT_DECAY)
     schedule = WarmupCosine(0.1 * fitting.epochs)
-    seen = PublicReleases()
+    public_releases = PublicReleases()
     strategy = USHAPE_STRATEGIES[row.method](
         trunk,
         optimizer=optimizer,
@@ -154,7 +154,7 @@ def _train(row: TextRow, seed: int, size: TextSize, texts: MatrixTexts, device: 
         evaluation="benchmark",
         evaluate_every=fitting.epochs,
         seed=seed,
-        observers=[seen],
+        observers=[public_releases],
     )
     client = make_client(
         row.method,
@@ -173,7 +173,7 @@ def _train(row: TextRow, seed: int, size: TextSize, texts: MatrixTexts, device: 
     )
     began = time.process_time()
     strategy.fit([client], fitting.epochs)
-    return _Trained(strategy, client, seen, round(time.process_time() - began, 1))
+    return _Trained(strategy, client, public_releases, round(time.process_time() - began, 1))
 
 
 def _store(trained: _Trained, folder: Path) -> None:
@@ -185,34 +185,34 @@ def _store(trained: _Trained, folder: Path) -> None:
         for name, module in modules.items()
         for key, value in module.state_dict().items()
     }
-    kept, meta = client.hiding.state()
-    tensors |= {f"hiding.{name}": value for name, value in kept.items()}
-    plain = {"hiding": meta if kept else None}
+    hiding_tensors, meta = client.hiding.state()
+    tensors |= {f"hiding.{name}": value for name, value in hiding_tensors.items()}
+    plain = {"hiding": meta if hiding_tensors else None}
     save_tensors(folder / "victim.safetensors", tensors, plain, private=True)
-    if trained.seen.releases:
-        save_public(folder / PUBLIC, list(trained.seen.releases))
+    if trained.public_releases.releases:
+        save_public(folder / PUBLIC, list(trained.public_releases.releases))
 
 
 def _facts(trained: _Trained, epochs: int) -> dict[str, float]:
     """Return utility, epsilon and costs, by the names of the matrix's metrics."""
-    said = trained.strategy.recorder.summary({})
+    summary = trained.strategy.recorder.summary({})
     facts = {
-        "accuracy": said["top1"],
-        "matthews": said.get("eval_matthews"),
+        "accuracy": summary["top1"],
+        "matthews": summary.get("eval_matthews"),
         "epsilon": trained.client.epsilon,
     }
     return {
         **{name: value for name, value in facts.items() if value is not None},
-        "uplink_bytes": said["uplink_bytes"] / epochs,
+        "uplink_bytes": summary["uplink_bytes"] / epochs,
         "training_seconds": trained.seconds,
-        **_hiding_said(trained.strategy.rows[-1]),
+        **_hiding_metrics(trained.strategy.rows[-1]),
     }
 
 
-def _hiding_said(last: Mapping[str, Any]) -> dict[str, float]:
+def _hiding_metrics(last: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics of public texts that MixGuard's client reported in the last round."""
-    said = {name: last.get(f"train_{name}") for name in HIDING_FACTS}
-    return {name: float(value) for name, value in said.items() if value is not None}
+    metrics = {name: last.get(f"train_{name}") for name in HIDING_FACTS}
+    return {name: float(value) for name, value in metrics.items() if value is not None}
 
 
 def load_text_victim(

@@ -50,12 +50,12 @@ def do(task: Task, place: Place) -> tuple[Outcome, str]:
     if task.kind == "noise":
         return "done", _search(task.row, place)
     if task.kind == "victim":
-        return "done", _train(_own(task.row), task.seed, place)
+        return "done", _train(_text_row(task.row), task.seed, place)
     assert task.cell is not None
     return attack_text_cell(task.cell, place)
 
 
-def _own(row: AnyRow) -> TextRow:
+def _text_row(row: AnyRow) -> TextRow:
     assert isinstance(row, TextRow)
     return row
 
@@ -87,19 +87,19 @@ def _search(row: AnyRow, place: Place) -> str:
 
 def _utility(folder: Path) -> float:
     """Return a victim's Matthews correlation, or, without classes, its accuracy."""
-    said = _said(folder)
-    return float(said.get("matthews", said["accuracy"]))
+    facts = _victim_facts(folder)
+    return float(facts.get("matthews", facts["accuracy"]))
 
 
-def _said(folder: Path) -> dict[str, Any]:
+def _victim_facts(folder: Path) -> dict[str, Any]:
     """Return a victim's utility and costs, as its training wrote them."""
     file = folder / _DONE
-    said = read_object(file, _AGAIN)
+    facts = read_object(file, _AGAIN)
     with damage_of(file, _AGAIN):
         for name in ("accuracy", "training_seconds"):
-            float(said[name])
-        float(said.get("matthews", 0))
-    return said
+            float(facts[name])
+        float(facts.get("matthews", 0))
+    return facts
 
 
 def _size(place: Place) -> TextSize:
@@ -116,20 +116,21 @@ def _train(row: TextRow, seed: int, place: Place) -> str:
         trained = place.victim(run, seed)
         others = shutil.ignore_patterns(_DONE)
         shutil.copytree(trained, folder, ignore=others, dirs_exist_ok=True)
-        write_json(folder / _DONE, _said(trained))  # last: it says that the others are whole
+        # Last: it says that the others are whole.
+        write_json(folder / _DONE, _victim_facts(trained))
     else:
         train_text_victim(run, seed, folder, place.source, _size(place), device)
-    said = _said(folder)
-    matthews = f", Matthews {float(said['matthews']):.3f}" if "matthews" in said else ""
-    accuracy = f"accuracy {100 * said['accuracy']:.1f} %"
-    return f"{accuracy}{matthews}, {said['training_seconds']:.1f} s of processor"
+    facts = _victim_facts(folder)
+    matthews = f", Matthews {float(facts['matthews']):.3f}" if "matthews" in facts else ""
+    accuracy = f"accuracy {100 * facts['accuracy']:.1f} %"
+    return f"{accuracy}{matthews}, {facts['training_seconds']:.1f} s of processor"
 
 
 def attack_text_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
     """Run a cell's attack and write its scores, or why it does not apply."""
-    row, size, began = _own(cell.row), _size(place), time.process_time()
+    row, size, began = _text_row(cell.row), _size(place), time.process_time()
     run, folder = _resolved(row, place), place.victim(row, cell.seed)
-    utility = _said(folder)
+    utility = _victim_facts(folder)
     facts = {
         **utility,
         "row": row.name,
@@ -153,7 +154,7 @@ def attack_text_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
 
 def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any]:
     """Fit the attack on public texts, run it, and score it against the truth."""
-    row, size, texts = _resolved(_own(cell.row), place), _size(place), victim.texts
+    row, size, texts = _resolved(_text_row(cell.row), place), _size(place), victim.texts
     released = _released(row, size, victim, cell.seed)
     base = known_parts(row, size, victim)
     begin = texts.tokenizer.bos_token_id
@@ -198,10 +199,10 @@ def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any
 
 def known_parts(row: TextRow, size: TextSize, victim: TextVictim) -> LanguageParts:
     """Return what a server knows of a victim's model: base head and tail, and its own trunk."""
-    known = base_parts(size, victim.texts, "generation", deeper=row.deeper)
-    _, trunk, _ = known.all_here()
+    parts = base_parts(size, victim.texts, "generation", deeper=row.deeper)
+    _, trunk, _ = parts.all_here()
     trunk.load_state_dict(victim.parts.all_here()[1].state_dict())
-    return still(known)
+    return still(parts)
 
 
 def _released(row: TextRow, size: TextSize, victim: TextVictim, seed: int) -> Released:
@@ -211,7 +212,7 @@ def _released(row: TextRow, size: TextSize, victim: TextVictim, seed: int) -> Re
     hiding = hiding_of(row, size, victim.texts, victim.parts.vocab_size, victim.texts.supports)
     with seeded_secrets():
         torch.manual_seed(derive_seed(seed, f"releases of {row.name}"))
-        sent = release_texts(
+        batch_releases = release_texts(
             victim.parts,
             hiding,
             texts,
@@ -222,4 +223,4 @@ def _released(row: TextRow, size: TextSize, victim: TextVictim, seed: int) -> Re
             state=victim.state,
             seed=seed,
         )
-    return Released(sent.releases[:number], sent.origins[:number])
+    return Released(batch_releases.releases[:number], batch_releases.origins[:number])

@@ -82,8 +82,8 @@ def rotations_of(
     rotary: nn.Module, hidden: Tensor, positions: Tensor, kind: str
 ) -> tuple[Tensor, Tensor]:
     """Return the rotations of a kind of attention; some models have one for all kinds."""
-    own = {"layer_type": kind} if _by_kind(type(rotary).forward) else {}
-    rotations: tuple[Tensor, Tensor] = rotary(hidden, position_ids=positions, **own)
+    arguments = {"layer_type": kind} if _by_kind(type(rotary).forward) else {}
+    rotations: tuple[Tensor, Tensor] = rotary(hidden, position_ids=positions, **arguments)
     return rotations
 
 

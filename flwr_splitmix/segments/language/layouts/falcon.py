@@ -45,9 +45,9 @@ class FalconLayers(RotaryLayers):
         if self.config.alibi:
             bias = self._bias(hidden, mask, cache)
             # The bias is the mask of the attention that adds nothing else; eager attention adds it.
-            seen = causal if causal.dtype == torch.bool else causal >= -1
+            visible = causal if causal.dtype == torch.bool else causal >= -1
             scale = math.sqrt(self.config.hidden_size // self.config.num_attention_heads)
-            causal = (bias / scale).masked_fill(~seen, torch.finfo(hidden.dtype).min)
+            causal = (bias / scale).masked_fill(~visible, torch.finfo(hidden.dtype).min)
         return {
             "attention_mask": causal,
             "alibi": bias,

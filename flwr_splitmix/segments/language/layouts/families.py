@@ -102,9 +102,9 @@ def layout_of(model: Any) -> Layout:
     config, task = model.config, task_of(model)
     why = _why_not(config, task)
     if why is None:
-        known = _known(config.model_type)
-        if known is not None:
-            return known
+        listed_layout = _listed_layout(config.model_type)
+        if listed_layout is not None:
+            return listed_layout
         if looks_like_llama(model):
             why = OTHER_RESULTS
             layout = next((layout for layout in TRIED if agrees(model, layout)), None)
@@ -138,7 +138,7 @@ def task_of_class(made: type[Any], configured: type[Any]) -> Task:
 def cannot_make(made: type[Any], config: Any, error: Exception) -> ValueError:
     """Return the error of a model that transformers cannot make, because of `error`."""
     task = task_of_class(made, type(config))
-    if _known(config.model_type) is None:
+    if _listed_layout(config.model_type) is None:
         return ValueError(_cannot_cut(config.model_type, task, OTHER_MODULES))
     return ValueError(
         f"no model of type {config.model_type!r} can be made with this configuration "
@@ -148,25 +148,29 @@ def cannot_make(made: type[Any], config: Any, error: Exception) -> ValueError:
 
 def _adapted(model: Any) -> tuple[str, ...]:
     """Return the names of the layers of queries and values, as far as a model has them."""
-    own = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    return next((names for names in ADAPTED if own & set(names)), LLAMA.lora_targets)
+    module_names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    return next((names for names in ADAPTED if module_names & set(names)), LLAMA.lora_targets)
 
 
-def _known(model_type: str) -> Layout | None:
+def _listed_layout(model_type: str) -> Layout | None:
     return next((layout for layout in LAYOUTS if model_type in layout.types), None)
 
 
 def _why_not(config: Any, task: Task) -> str | None:
     """Return why no model of a configuration can be cut, as far as that says; else None."""
-    known = _known(config.model_type)
+    listed_layout = _listed_layout(config.model_type)
     if getattr(config, "is_encoder_decoder", False):
         return "each layer of its decoder reads what its encoder returns, so no cut has two sides"
     if getattr(config, "add_cross_attention", False):
         return "its layers also read what another model returns"
-    if known is not None and task not in known.tasks:
-        other = f"task={known.tasks[0]!r} cuts it"
+    if listed_layout is not None and task not in listed_layout.tasks:
+        other = f"task={listed_layout.tasks[0]!r} cuts it"
         return f"it is an encoder, which reads a text in both directions ({other})"
-    if known is not None and known.kind == "encoder" and getattr(config, "is_decoder", False):
+    if (
+        listed_layout is not None
+        and listed_layout.kind == "encoder"
+        and getattr(config, "is_decoder", False)
+    ):
         return "its configuration turns an encoder into a decoder"
     return WHY_NOT.get(config.model_type)
 
