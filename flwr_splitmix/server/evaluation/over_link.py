@@ -63,16 +63,22 @@ def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> di
         )
     capped = dict(zip(sizes, cap_at_median(list(sizes.values())), strict=True))
     cut = [client for client in sizes if capped[client] < set_sizes[client]]
-    if cut:
-        log.warning(
-            "%s %s: far more test data than the others have, up to %d, would keep them waiting",
-            name_clients(cut),
-            f"{are(len(cut))} evaluated on {counted(capped[cut[0]], 'example')}"
-            f"{'' if len(cut) == 1 else ' each'}"
-            if in_parts
-            else f"{are(len(cut))} not evaluated",
-            max(set_sizes[client] for client in cut),
-        )
+    at_limit = [client for client in cut if capped[client] == MAX_TESTS]
+    far_above = [client for client in cut if capped[client] < MAX_TESTS]
+    for some, reason in (
+        (far_above, "far more test data than the others have, up to %d, would keep them waiting"),
+        (at_limit, f"%d test examples are more than the {MAX_TESTS:,} that are asked for"),
+    ):
+        if some:
+            log.warning(
+                f"%s %s: {reason}",
+                name_clients(some),
+                f"{are(len(some))} evaluated on {counted(capped[some[0]], 'example')}"
+                f"{'' if len(some) == 1 else ' each'}"
+                if in_parts
+                else f"{are(len(some))} not evaluated",
+                max(set_sizes[client] for client in some),
+            )
     return capped if in_parts else {c: size for c, size in capped.items() if c not in cut}
 
 

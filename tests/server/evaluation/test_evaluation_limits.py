@@ -115,10 +115,14 @@ class Says(Clients):
 
 
 @pytest.mark.parametrize("said", [MAX_TESTS + 1, MANY])
-def test_no_client_is_asked_for_more_than_a_million(said: int) -> None:
+def test_no_client_is_asked_for_more_than_a_million(
+    said: int, caplog: pytest.LogCaptureFixture
+) -> None:
     clients = Says(said, None)
     assert sizes_of_tests(clients, "federated") == {0: 1_000_000}
     assert clients.failures == {}
+    assert f"{said} test examples are more than the 1,000,000" in caplog.text
+    assert "than the others" not in caplog.text
 
 
 def test_what_is_left_out_of_a_large_test_set_is_said(caplog: pytest.LogCaptureFixture) -> None:
