@@ -23,14 +23,14 @@ def noisy(inner: Share, **changes: Any) -> NoisyShare:
     return NoisyShare.around(inner, replace(NOISE, **changes), L)
 
 
-def mask(kept: int, **changes: Any) -> NoisyShare:
-    return noisy(PatchShare(lam=kept / N, patches=N, seed=1, start=0, stop=kept), **changes)
+def mask(count: int, **changes: Any) -> NoisyShare:
+    return noisy(PatchShare(lam=count / N, patches=N, seed=1, start=0, stop=count), **changes)
 
 
-def cost(kept: float, lam: float | None = None) -> float:
+def cost(count: float, lam: float | None = None) -> float:
     """Return the slope of a release of so many patches of norm 1 and of a label times `lam`."""
-    lam = kept / N if lam is None else lam
-    return 4 * kept / (2 * 20.0**2) + 2 * lam**2 / (2 * 10.0**2)
+    lam = count / N if lam is None else lam
+    return 4 * count / (2 * 20.0**2) + 2 * lam**2 / (2 * 10.0**2)
 
 
 def epsilon(rho: float) -> float:

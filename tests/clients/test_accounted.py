@@ -67,7 +67,7 @@ def attach(hiding: Callable[[], Hiding], kind: type[UShapeClient] = UShapeClient
 
 
 @pytest.mark.parametrize(
-    ("hiding", "kind", "said"),
+    ("hiding", "kind", "message"),
     [
         (DPSGD, OverAllTokens, r"OverAllTokens\.loss is your own, and DPSGD"),
         (PlainForward, UShapeClient, r"PlainForward\.obfuscate is your own.* also `charge`"),
@@ -75,10 +75,10 @@ def attach(hiding: Callable[[], Hiding], kind: type[UShapeClient] = UShapeClient
     ],
 )
 def test_no_epsilon_is_kept_for_what_a_method_of_ones_own_does(
-    hiding: Callable[[], Hiding], kind: type[UShapeClient], said: str
+    hiding: Callable[[], Hiding], kind: type[UShapeClient], message: str
 ) -> None:
     """The hiding would charge for what it would send: 8 where plain hidden states leave."""
-    with pytest.raises(ClientError, match=said):
+    with pytest.raises(ClientError, match=message):
         attach(hiding, kind)
 
 

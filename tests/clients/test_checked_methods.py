@@ -28,7 +28,7 @@ def unmasked(hiding: Hiding, batch: MaskedBatch) -> Sent:
 
 
 @pytest.mark.parametrize(
-    ("hook", "wrong", "said"),
+    ("hook", "wrong", "message"),
     [
         ("obfuscate", lambda *_: None, r"None; needed is a Sent\(messages, mask, batch\)"),
         ("obfuscate", states, r"a tensor \(4, \d, 5\); .* a Sent"),
@@ -49,26 +49,26 @@ def unmasked(hiding: Hiding, batch: MaskedBatch) -> Sent:
     ],
 )  # fmt: skip
 def test_what_a_hidings_method_wrongly_returns_is_told_with_its_name(
-    hook: str, wrong: Any, said: str
+    hook: str, wrong: Any, message: str
 ) -> None:
     client = attached(hiding=type("Own", (Hiding,), {hook: wrong})())
-    with pytest.raises(ClientError, match=rf"^{hook} returns .*{said}"):
+    with pytest.raises(ClientError, match=rf"^{hook} returns .*{message}"):
         decode(client, encode(client))
 
 
 @pytest.mark.parametrize(
-    ("loss", "said"),
+    ("loss", "message"),
     [
         (lambda *_: None, "None; needed is a tensor of one number"),
         (lambda *_: 0.5, "a float; needed is a tensor of one number"),
-        (lambda own, hidden, sent: hidden.sum(2), r"a tensor \(4, \d\); needed is a"),
-        (lambda own, hidden, sent: hidden.detach().sum(), "without a gradient; .* hidden"),
-        (lambda own, *_: next(own.tail.parameters()).sum(), "not depend on hidden"),
+        (lambda client, hidden, sent: hidden.sum(2), r"a tensor \(4, \d\); needed is a"),
+        (lambda client, hidden, sent: hidden.detach().sum(), "without a gradient; .* hidden"),
+        (lambda client, *_: next(client.tail.parameters()).sum(), "not depend on hidden"),
     ],
 )
-def test_what_a_clients_loss_wrongly_returns_is_told(loss: Any, said: str) -> None:
+def test_what_a_clients_loss_wrongly_returns_is_told(loss: Any, message: str) -> None:
     client = attached(TextToy(clients=1, kind=type("Own", (UShapeClient,), {"loss": loss})))
-    with pytest.raises(ClientError, match=rf"^loss returns .*{said}"):
+    with pytest.raises(ClientError, match=rf"^loss returns .*{message}"):
         decode(client, encode(client))
 
 
@@ -82,19 +82,19 @@ class Scoring(Hiding):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (lambda logits: None, "None"),
         (lambda logits: logits[:1], r"a tensor \(1, \d\)"),
         (lambda logits: logits[0], r"a tensor \(\d,\)"),
     ],
 )
-def test_logits_that_do_not_fit_the_texts_are_refused(wrong: Any, said: str) -> None:
+def test_logits_that_do_not_fit_the_texts_are_refused(wrong: Any, message: str) -> None:
     toy = TextToy(clients=1, tests=7, task="classification")
     client = attached(toy, hiding=Scoring(wrong))
-    sent = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
-    with pytest.raises(ClientError, match=rf"^logits returns {said}; .* \(4, classes\) or"):
-        client.run("decode_test", {"outputs": sent["messages"]})
+    reply = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
+    with pytest.raises(ClientError, match=rf"^logits returns {message}; .* \(4, classes\) or"):
+        client.run("decode_test", {"outputs": reply["messages"]})
 
 
 class Decoy(Hiding):
@@ -123,7 +123,7 @@ class Returning(Hiding):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (lambda gradients: None, "None"),
         (lambda gradients: [*gradients, *gradients], r"a list of a tensor .*"),
@@ -131,9 +131,9 @@ class Returning(Hiding):
     ],
 )
 def test_a_hiding_that_returns_other_gradients_is_told_which_are_needed(
-    wrong: Any, said: str
+    wrong: Any, message: str
 ) -> None:
     client = attached(hiding=Returning(wrong))
     needed = r"needed is a list of 1 tensor \(4, \d, 5\), one for each message"
-    with pytest.raises(ClientError, match=rf"^returned returns {said}; {needed}"):
+    with pytest.raises(ClientError, match=rf"^returned returns {message}; {needed}"):
         decode(client, encode(client))

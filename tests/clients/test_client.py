@@ -98,10 +98,10 @@ def drawn(client: Probing, method: str, **arguments: Any) -> float:
 def test_an_exchange_of_ones_own_draws_anew_in_every_call_of_a_round() -> None:
     """The place in the round may have arguments of any names, not just number, start and part."""
     client = probing()
-    seen = [drawn(client, "probe", index=index) for index in (0, 1, 1)]
-    assert len(set(seen)) == 3
+    draws = [drawn(client, "probe", index=index) for index in (0, 1, 1)]
+    assert len(set(draws)) == 3
     again = probing()
-    assert [drawn(again, "probe", index=index) for index in (0, 1, 1)] == seen
+    assert [drawn(again, "probe", index=index) for index in (0, 1, 1)] == draws
     client.attach(Order(0, 1, 2, 2), None)
     assert drawn(client, "probe", index=0) == drawn(probing(2), "probe", index=0)
 
@@ -109,17 +109,17 @@ def test_an_exchange_of_ones_own_draws_anew_in_every_call_of_a_round() -> None:
 def test_the_arguments_that_place_an_exchange_determine_what_it_draws() -> None:
     client = probing()
     places = [(0, 0), (0, 1), (1, 0), (1, 1)]
-    seen = [drawn(client, "look", layer=layer, head=head) for layer, head in places]
-    assert len(set(seen)) == len(places)
+    draws = [drawn(client, "look", layer=layer, head=head) for layer, head in places]
+    assert len(set(draws)) == len(places)
     backwards = [drawn(client, "look", layer=layer, head=head) for layer, head in places[::-1]]
-    assert backwards == seen[::-1]
+    assert backwards == draws[::-1]
     assert drawn(client, "ask", number=0) == drawn(client, "ask", number=1)
 
 
 def test_an_override_draws_at_the_place_of_what_it_overrides() -> None:
     client = probing()
-    seen = [drawn(client, "step", number=number) for number in (0, 1, 0)]
-    assert seen[0] == seen[2] != seen[1]
+    draws = [drawn(client, "step", number=number) for number in (0, 1, 0)]
+    assert draws[0] == draws[2] != draws[1]
 
 
 def test_a_place_is_no_single_string() -> None:

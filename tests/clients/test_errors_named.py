@@ -57,8 +57,8 @@ def messages_of(inputs: Tensor) -> Any:
 def test_inputs_of_another_dtype_are_named_with_the_remedy(dtype: torch.dtype) -> None:
     data = TensorDataset(INPUTS.to(dtype), LABELS)
     name = str(dtype).removeprefix("torch.")
-    said = rf"inputs are {name}, the lower segment float32: convert .* with \.float\(\)$"
-    with pytest.raises(ClientError, match=said):
+    message = rf"inputs are {name}, the lower segment float32: convert .* with \.float\(\)$"
+    with pytest.raises(ClientError, match=message):
         smashed_of(Lower(), data)
     _, smashed = smashed_of(Converting(), data)
     assert smashed.dtype == torch.float32
@@ -99,12 +99,12 @@ class Sum(Lower):
 def test_inputs_of_another_shape_are_named(segment: type[Lower], more: str) -> None:
     """Also with test data alone."""
     wide: Any = TensorDataset(torch.randn(8, 7), LABELS)
-    said = r"inputs \(7,\) do not fit the lower segment"
-    with pytest.raises(ClientError, match=rf"^{said}"):
+    message = r"inputs \(7,\) do not fit the lower segment"
+    with pytest.raises(ClientError, match=rf"^{message}"):
         smashed_of(segment(), wide)
     client = SplitClient(segment(), DATA, batch_size=4, test_data=wide, device="cpu")
     client.attach(ORDER, None)
-    with pytest.raises(ClientError, match=rf"^test {said}{more}"):
+    with pytest.raises(ClientError, match=rf"^test {message}{more}"):
         client.run("encode_test", {"kind": "federated", "start": 0, "stop": 2})
 
 
@@ -129,7 +129,7 @@ def headed(inputs: Tensor, head: nn.Module | None = None, **tests: Any) -> UShap
 
 
 @pytest.mark.parametrize(
-    ("inputs", "said"),
+    ("inputs", "message"),
     [
         (INPUTS.double(), r"inputs are float64, the head float32: convert .* with \.float\(\)$"),
         (INPUTS.long().abs(), r"inputs are int64, the head float32: convert .* with \.float\(\)$"),
@@ -140,12 +140,14 @@ def headed(inputs: Tensor, head: nn.Module | None = None, **tests: Any) -> UShap
     ],
     ids=["float64", "int64", "wide"],
 )
-def test_inputs_that_do_not_fit_a_head_are_named_with_the_remedy(inputs: Tensor, said: str) -> None:
-    with pytest.raises(ClientError, match=rf"^{said.replace('4x7', '1x7')}"):
+def test_inputs_that_do_not_fit_a_head_are_named_with_the_remedy(
+    inputs: Tensor, message: str
+) -> None:
+    with pytest.raises(ClientError, match=rf"^{message.replace('4x7', '1x7')}"):
         headed(inputs).attach(ORDER, None)
     client = headed(INPUTS, test_data=TensorDataset(inputs, LABELS))
     client.attach(ORDER, None)
-    with pytest.raises(ClientError, match=rf"^test {said}"):
+    with pytest.raises(ClientError, match=rf"^test {message}"):
         client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
 
 
@@ -154,10 +156,10 @@ def test_where_an_epsilon_is_kept_the_server_is_not_told_shapes() -> None:
     wide = TensorDataset(torch.randn(8, 7), LABELS)
     client = headed(INPUTS, test_data=wide, hiding=DPForward())
     client.attach(ORDER, None)
-    with pytest.raises(WrappedError) as told:
+    with pytest.raises(WrappedError) as error:
         client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
-    assert str(told.value) == "test inputs do not fit the head; the log of its node says more"
-    assert "test inputs (7,) do not fit the head: mat1" in told.value.whole
+    assert str(error.value) == "test inputs do not fit the head; the log of its node says more"
+    assert "test inputs (7,) do not fit the head: mat1" in error.value.whole
 
 
 class Growing(Dataset[Any]):

@@ -49,9 +49,9 @@ def test_what_another_processor_rounds_otherwise_is_alike(
 ) -> None:
     """One seed gives other last bits on another processor or with another torch."""
     for seed in range(20):
-        own = weights(seed)
-        near = sketch({name: change(weight) for name, weight in own.items()})
-        assert abs((sketch(own) or 0.0) - (near or 0.0)) <= ALIKE
+        originals = weights(seed)
+        near = sketch({name: change(weight) for name, weight in originals.items()})
+        assert abs((sketch(originals) or 0.0) - (near or 0.0)) <= ALIKE
 
 
 def test_it_tells_no_more_than_a_few_digits() -> None:
@@ -74,20 +74,20 @@ def test_the_end_of_a_long_weight_counts_too() -> None:
 
 
 def test_huge_weights_have_a_number_and_what_is_not_there_has_none() -> None:
-    own = weights(0)
-    huge = {name: weight * 1e37 for name, weight in own.items()}
-    assert sketch(huge) == pytest.approx(sketch(own), abs=ALIKE)
+    originals = weights(0)
+    huge = {name: weight * 1e37 for name, weight in originals.items()}
+    assert sketch(huge) == pytest.approx(sketch(originals), abs=ALIKE)
     lazy = nn.LazyLinear(3).weight
     absent = {"lazy": lazy, "meta": torch.ones(2, device="meta"), "complex": torch.ones(2) * 1j}
     assert sketch(absent) is None
-    assert sketch(own | absent) == sketch(own)
+    assert sketch(originals | absent) == sketch(originals)
 
 
 @pytest.fixture
 def client() -> Iterator[UShapeClient]:
-    made = TextToy(clients=1).clients_for()[0]
-    yield made
-    made.close()
+    toy_client = TextToy(clients=1).clients_for()[0]
+    yield toy_client
+    toy_client.close()
 
 
 def test_only_where_heads_and_tails_are_averaged_is_it_sent(client: UShapeClient) -> None:
@@ -109,12 +109,12 @@ def test_weights_that_learn_and_buffers_are_not_in_it(client: UShapeClient) -> N
     client.head.register_buffer("of_its_data", torch.randn(5))
     assert "frozen-weights" not in client.attach(averaged, None)
     client.head.requires_grad_(False)
-    said = client.attach(averaged, None)["frozen-weights"]
+    number = client.attach(averaged, None)["frozen-weights"]
     client.head.of_its_data = torch.randn(5)
     with torch.no_grad():
         for weight in client.tail.parameters():
             weight.add_(1.0)
-    assert client.attach(averaged, None)["frozen-weights"] == said
+    assert client.attach(averaged, None)["frozen-weights"] == number
 
 
 def test_layers_that_are_frozen_later_count_from_then_on(client: UShapeClient) -> None:

@@ -99,8 +99,8 @@ def test_where_noise_hides_data_a_gradient_that_overflows_trains_nothing(
         assert same(client, before)
     # The server is told nothing, neither by an error nor by the number of steps.
     assert client.release()[1]["num-steps"] == 2
-    told = [line for line in caplog.messages if "so that no step is taken" in line]
-    assert told == [
+    warnings = [line for line in caplog.messages if "so that no step is taken" in line]
+    assert warnings == [
         "the gradient of a client's lower segment has NaN or infinite numbers, so that no step is "
         "taken: training has diverged, or the server sends far too large numbers"
     ]

@@ -69,8 +69,8 @@ def test_random_cells_are_whole_in_every_channel() -> None:
     for client, half in enumerate(halves):
         for cell in half.positions(B).tolist():
             top, left = 4 * (cell // 3), 4 * (cell % 3)
-            here = np.s_[:, :, top : top + 4, left : left + 4]
-            assert torch.equal(mixed[here], batches[client][0][here])
+            region = np.s_[:, :, top : top + 4, left : left + 4]
+            assert torch.equal(mixed[region], batches[client][0][region])
 
 
 def test_weighted_sums_of_images() -> None:
@@ -123,10 +123,10 @@ def test_vectors_are_mixed_as_equal_parts() -> None:
     torch.testing.assert_close(mixed, 0.75 * batches[0][0] + 0.25 * batches[1][0])
     half = PatchShare(lam=0.5, patches=6, seed=3, start=0, stop=3)
     mixed, _ = mix_inputs(share_of((0, half)), batches.__getitem__)
-    kept = half.positions(B)
+    positions = half.positions(B)
     for row in range(B):
-        parts, own = mixed[row].view(6, 2), batches[0][0][row].view(6, 2)
-        assert torch.equal(parts[kept[row]], own[kept[row]])
+        parts, originals = mixed[row].view(6, 2), batches[0][0][row].view(6, 2)
+        assert torch.equal(parts[positions[row]], originals[positions[row]])
         assert parts.count_nonzero() == 6
 
 
@@ -143,12 +143,12 @@ def test_series_are_divided_along_their_length_in_every_channel() -> None:
     batches = {
         client: (torch.randn(B, 2, 12), torch.zeros(B, dtype=torch.int64)) for client in range(2)
     }
-    kept = [
+    shares = [
         BoxShare(lam=0.5, patches=6, columns=6, top=0, bottom=1, left=1, right=4, inside=inside)
         for inside in (True, False)
     ]
     mixed, _ = mix_inputs(
-        share_of((0, kept[0]), (1, kept[1]), rows=1, columns=6), batches.__getitem__
+        share_of((0, shares[0]), (1, shares[1]), rows=1, columns=6), batches.__getitem__
     )
     expected = batches[1][0].clone()
     expected[:, :, 2:8] = batches[0][0][:, :, 2:8]
@@ -165,10 +165,10 @@ def test_series_of_as_many_channels_as_cells_are_cells_and_a_warning_says_so(
         batch = [(torch.randn(B, 6, width), torch.zeros(B, dtype=torch.int64))]
         mixed, _ = mix_inputs(share_of((0, half), rows=rows, columns=columns), batch.__getitem__)
         assert (mixed == batch[0][0]).all(2).sum().item() == 3 * B
-        said = [record.getMessage() for record in caplog.records]
-        assert len(said) == warnings
+        messages = [record.getMessage() for record in caplog.records]
+        assert len(messages) == warnings
     grid = f"grid=({rows}, {columns})"
-    assert f"shape (6, 18) are mixed as 6 cells of 18 numbers, since {grid}" in said[1]
+    assert f"shape (6, 18) are mixed as 6 cells of 18 numbers, since {grid}" in messages[1]
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(2, 3), (1, 5)])

@@ -101,6 +101,8 @@ def test_one_that_is_not_kept_may_grow_and_one_may_be_made_by_the_first_batch() 
 def test_a_kept_state_that_does_not_fit_is_not_called_the_servers() -> None:
     client, other = clients_of()
     other.segment.first.seen = torch.zeros(7)  # type: ignore[union-attr]
-    said = r"^this client's kept lower segment does not fit .*: it has first\.seen \(7,\) in place"
-    with pytest.raises(ClientError, match=said):
+    message = (
+        r"^this client's kept lower segment does not fit .*: it has first\.seen \(7,\) in place"
+    )
+    with pytest.raises(ClientError, match=message):
         client.restore(*other.state())

@@ -69,18 +69,18 @@ def flipped_one_by_one(rows: Tensor, indices: np.ndarray) -> Tensor:
 
 def drawn_as_often_as_an_example_says(rows: Tensor, indices: np.ndarray) -> Tensor:
     """Draws more numbers for some examples, so that later ones get others."""
-    made = [
+    noised_rows = [
         row + np.random.rand(3 if index % 2 else 1)[0]
         for row, index in zip(rows, indices, strict=True)
     ]
-    return torch.stack(made)
+    return torch.stack(noised_rows)
 
 
 def padded(rows: Tensor, indices: np.ndarray) -> Tensor:
     """Cuts a batch to its longest, padding at the left."""
     lengths = torch.as_tensor(indices) % 5 + 2
-    kept = torch.arange(6) >= 6 - lengths[:, None]
-    return (rows * kept)[:, 6 - int(lengths.max()) :]
+    unpadded = torch.arange(6) >= 6 - lengths[:, None]
+    return (rows * unpadded)[:, 6 - int(lengths.max()) :]
 
 
 def cropped_then_flipped(rows: Tensor, indices: np.ndarray) -> Tensor:
@@ -156,19 +156,19 @@ def test_a_client_warns_of_it_only_if_it_keeps_an_epsilon(
             inputs, labels = self.images.batch(indices)
             return inputs + self.calls, labels
 
-    said = "batch of the data set Counted mixes the examples of a batch is incomplete"
+    warning = "batch of the data set Counted mixes the examples of a batch is incomplete"
     data: Any = Counted()
     with caplog.at_level(logging.WARNING, logger="flwr.splitmix"):
         client = SplitClient(TOY.lower(), data, batch_size=4, device="cpu")
         client.attach(ORDER, None)
-        assert said not in caplog.text
+        assert warning not in caplog.text
         ask(client, 0, mask(3))
-        assert caplog.text.count(said) == 1
+        assert caplog.text.count(warning) == 1
         budget = PrivacyBudget(max_epsilon=1e6)
         SplitClient(TOY.lower(), data, batch_size=4, device="cpu", privacy=budget).attach(
             ORDER, None
         )
-        assert caplog.text.count(said) == 2
+        assert caplog.text.count(warning) == 2
 
 
 def test_who_knows_better_can_say_so() -> None:

@@ -28,8 +28,8 @@ class Padded(TensorDataset):
 def test_smashed_data_of_another_length_than_described_are_refused_with_the_remedy() -> None:
     """The server's message spoke of shares and tokens."""
     data: Any = Padded(torch.randn(8, 9, 5), LABELS)
-    said = r"are \(batch, 4, 3\), those of its first example.* \(batch, 1, 3\): .* by padding"
-    with pytest.raises(ClientError, match=said):
+    message = r"are \(batch, 4, 3\), those of its first example.* \(batch, 1, 3\): .* by padding"
+    with pytest.raises(ClientError, match=message):
         smashed_of(nn.Linear(5, 3), data)
 
 
@@ -57,7 +57,7 @@ class Streamed(IterableDataset[Example]):
 
 @pytest.mark.parametrize("name", ["test_data", "benchmark_data"])
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (DataLoader(DATA), r" is DataLoader; needed is a map-style .* \w+=loader.dataset$"),
         (
@@ -73,16 +73,18 @@ class Streamed(IterableDataset[Example]):
         ([INPUTS.numpy(), np.asarray(LABELS)], r" is a list of arrays; .*TensorDataset"),
     ],
 )
-def test_test_sets_are_checked_at_once_like_training_data(name: str, data: Any, said: str) -> None:
-    given: dict[str, Any] = {name: data}
-    with pytest.raises(TypeError, match=f"^{name}{said}"):
-        SplitClient(Lower(), DATA, **given)
-    given = {name: list(zip(INPUTS, LABELS, strict=True))}
-    assert SplitClient(Lower(), DATA, **given).tests  # a list of pairs is a data set
+def test_test_sets_are_checked_at_once_like_training_data(
+    name: str, data: Any, message: str
+) -> None:
+    options: dict[str, Any] = {name: data}
+    with pytest.raises(TypeError, match=f"^{name}{message}"):
+        SplitClient(Lower(), DATA, **options)
+    options = {name: list(zip(INPUTS, LABELS, strict=True))}
+    assert SplitClient(Lower(), DATA, **options).tests  # a list of pairs is a data set
 
 
 @pytest.mark.parametrize(
-    ("rows", "here", "said"),
+    ("rows", "log_line", "message"),
     [
         (
             [{"pixels": INPUTS[0], "label": 1}] * 8,
@@ -94,13 +96,13 @@ def test_test_sets_are_checked_at_once_like_training_data(name: str, data: Any, 
     ids=["dictionaries", "triples"],
 )
 def test_rows_that_are_no_pairs_are_one_line_for_each_client(
-    rows: Any, here: str, said: str, caplog: pytest.LogCaptureFixture
+    rows: Any, log_line: str, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not an error and a traceback for each client."""
     client = SplitClient(Lower(), rows, batch_size=4, device="cpu")
     strategy = PSL(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), num_classes=3, device="cpu")
-    with pytest.raises(LinkError, match=said) as refused:
+    with pytest.raises(LinkError, match=message) as refused:
         strategy.fit([client], num_rounds=1)
     assert "pixels" not in str(refused.value)  # a server need not know what records have
-    assert here in caplog.text
+    assert log_line in caplog.text
     assert "Traceback" not in caplog.text

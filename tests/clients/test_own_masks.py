@@ -63,15 +63,15 @@ def client_with(head: nn.Module, hiding: DPForward) -> UShapeClient:
     return UShapeClient(head, tail, data, batch_size=8, hiding=hiding, learns="tail", device="cpu")
 
 
-@pytest.mark.parametrize(("hiding", "told"), [(SeriesForward, True), (DPForward, False)])
+@pytest.mark.parametrize(("hiding", "tells_lengths"), [(SeriesForward, True), (DPForward, False)])
 def test_lengths_that_a_mask_of_ones_own_tells_are_said_not_to_be_covered(
-    hiding: type[DPForward], told: bool
+    hiding: type[DPForward], tells_lengths: bool
 ) -> None:
     """Otherwise the statement would hide that the server has all lengths."""
     client = client_with(Masked(nn.Linear(4, 3)), hiding(epsilon=8.0))
     client.attach(ORDER, None)
     encode(client)
-    assert ("the lengths of texts or series" in str(client.hiding.statement())) == told  # type: ignore[attr-defined]
+    assert ("the lengths of texts or series" in str(client.hiding.statement())) == tells_lengths  # type: ignore[attr-defined]
 
 
 def test_a_head_that_mixes_examples_only_under_a_whole_mask_is_refused() -> None:
@@ -105,7 +105,7 @@ class Below(SeriesForward):
 
 
 @pytest.mark.parametrize(
-    ("hiding", "own"),
+    ("hiding", "has_own_masks"),
     [
         *((kind, False) for kind in (Hiding, NaiveMix, MixGuard, SnD, NoPeek, DPSGD, DPForward)),
         *((kind, True) for kind in (SeriesForward, MixedForward, Below)),
@@ -113,9 +113,9 @@ class Below(SeriesForward):
     ],
 )
 def test_an_obfuscate_of_ones_own_may_send_other_masks_unless_it_states_otherwise(
-    hiding: type[Hiding], own: bool
+    hiding: type[Hiding], has_own_masks: bool
 ) -> None:
-    assert hiding.own_masks == own
+    assert hiding.own_masks == has_own_masks
 
 
 @pytest.mark.parametrize(

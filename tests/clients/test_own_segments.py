@@ -81,9 +81,9 @@ def test_a_head_or_tail_that_returns_a_tuple_is_told_what_it_must_return() -> No
         head.attach(ORDER, None)
     tail = UShapeClient(Part(), Pair(3, 6), DATA, batch_size=4, device="cpu")
     tail.attach(ORDER, None)
-    sent = tail.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+    reply = tail.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
     with pytest.raises(ExamplesError, match=r"tail must return one tensor .* a tuple; return the"):
-        tail.run("decode", {"number": 0, "outputs": sent["messages"]})
+        tail.run("decode", {"number": 0, "outputs": reply["messages"]})
 
 
 class TokensFirst(Part):
@@ -101,7 +101,7 @@ class OneToken(Part):
 
 
 @pytest.mark.parametrize(
-    ("head", "inputs", "said"),
+    ("head", "inputs", "message"),
     [
         (TokensFirst(), INPUTS, "the head returned 2 rows for 1 example; .* batch_first=True"),
         (
@@ -113,12 +113,12 @@ class OneToken(Part):
     ],
 )
 def test_a_head_that_makes_other_tokens_than_its_inputs_have_is_told_why(
-    head: nn.Module, inputs: Tensor, said: str
+    head: nn.Module, inputs: Tensor, message: str
 ) -> None:
     """The server refused the first step by the shapes alone."""
     data: Any = TensorDataset(inputs, torch.arange(8) % 3)
     client = UShapeClient(head, Part(3, 6), data, batch_size=4, device="cpu")
-    with pytest.raises(ClientError, match=said):
+    with pytest.raises(ClientError, match=message):
         client.attach(ORDER, None)
 
 
@@ -230,7 +230,7 @@ class TimeFirst(Lower):
 
 
 @pytest.mark.parametrize(
-    ("segment", "said"),
+    ("segment", "message"),
     [
         (TimeFirst(), "returned 2 rows for 1 example; .* need batch_first=True"),
         (TimeFirst(geometry=Geometry(2, 3)), "returned 2 rows for 4 examples; .*batch_first=True"),
@@ -242,10 +242,10 @@ class TimeFirst(Lower):
     ],
 )
 def test_a_batch_that_is_not_first_and_a_wrong_geometry_are_named(
-    segment: nn.Module, said: str
+    segment: nn.Module, message: str
 ) -> None:
     """Each was told to pad its series to one length."""
-    with pytest.raises(ClientError, match=said):
+    with pytest.raises(ClientError, match=message):
         smashed_of(segment)
 
 
@@ -310,9 +310,9 @@ def test_weights_of_float16_are_warned_of_once_for_all_clients(
     assert "float16" not in caplog.text
     for _ in range(3):
         SplitClient(copy.deepcopy(half), DATA, device="cpu")
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("weights of float16 are trained (first.weight, ...): ")
-    assert "torch.autocast, with .float() on the output" in said
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith("weights of float16 are trained (first.weight, ...): ")
+    assert "torch.autocast, with .float() on the output" in warning
 
 
 def test_state_that_is_no_tensor_is_refused_at_once() -> None:

@@ -70,16 +70,16 @@ def test_parts_together_are_the_step_in_one_piece(share: Share, parts: int) -> N
     one, cut = client_of(), client_of()
     up = whole(one, 0, None, share)
     replies = [encode(cut, part, parts, share) for part in range(parts)]
-    sent = torch.cat([reply["smashed"][0] for reply in replies])
-    torch.testing.assert_close(sent, up["smashed"][0], rtol=0, atol=1e-13)
+    smashed = torch.cat([reply["smashed"][0] for reply in replies])
+    torch.testing.assert_close(smashed, up["smashed"][0], rtol=0, atol=1e-13)
     assert torch.equal(torch.cat([reply["labels"] for reply in replies]), up["labels"])
     gradient = torch.randn(B, *share.pick(torch.zeros(B, N, TOY.width)).shape[1:]).double()
     whole(one, 1, [gradient], None)
     before = {name: tensor.clone() for name, tensor in cut.weights().items()}
-    for part, own in enumerate(gradient.chunk(parts)):
+    for part, part_gradient in enumerate(gradient.chunk(parts)):
         assert cut.steps == 0
         assert all(torch.equal(t, before[name]) for name, t in cut.weights().items())
-        assert learn(cut, part, [own]) == {}
+        assert learn(cut, part, [part_gradient]) == {}
     assert one.steps == cut.steps == 1
     assert cut.batches.drawn == one.batches.drawn == 1
     for name, tensor in one.weights().items():

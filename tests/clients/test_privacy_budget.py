@@ -39,19 +39,19 @@ from tests.clients.guarded import (
 @given(st.lists(st.integers(0, N), min_size=30, max_size=30), st.floats(0.5, 3.0))
 @settings(max_examples=15, deadline=None)
 def test_a_client_stops_before_the_release_that_would_exceed_its_budget(
-    kept: list[int], limit: float
+    counts: list[int], limit: float
 ) -> None:
     client = client_of(privacy=PrivacyBudget(delta=DELTA, max_epsilon=limit))
     paid = np.zeros(12)
-    for number, count in enumerate(kept):
+    for number, count in enumerate(counts):
         reply = ask(client, number, mask(count))
-        here = client.batches.indices
+        rows = client.batches.indices
         if "budget-spent" in reply:
             # It would be too much, and nothing of it leaves the client.
             assert reply == {"budget-spent": True}
-            assert epsilon(float((paid[here] + cost(count)).max())) > limit
+            assert epsilon(float((paid[rows] + cost(count)).max())) > limit
             break
-        paid[here] += cost(count)
+        paid[rows] += cost(count)
     assert spent(client) == pytest.approx(epsilon(float(paid.max())), rel=1e-9)
     assert spent(client) <= limit
 
@@ -85,8 +85,8 @@ def test_noise_that_is_weaker_than_the_budget_needs_is_refused_at_once(
     client = client_of(privacy=PrivacyBudget(delta=DELTA, max_epsilon=limit))
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
         for number in range(2):
-            asked = replace(mask(3), noise=weak)
-            assert ask(client, number, asked) == {"budget-spent": True}
+            share = replace(mask(3), noise=weak)
+            assert ask(client, number, share) == {"budget-spent": True}
     assert [r.getMessage() for r in caplog.records] == [
         "client 0 sends nothing more: another upload would bring its epsilon above max_epsilon = 2"
     ]
@@ -182,13 +182,13 @@ def test_a_buffer_that_carries_a_record_to_later_batches_leaves_no_epsilon() -> 
     segment, data = client_of().segment, client_of().batches.data
     segment.norm = Remembering()
     segment.requires_grad_(False)
-    for limit, said in ((1e9, "max_epsilon"), (None, "")):
+    for limit, setting in ((1e9, "max_epsilon"), (None, "")):
         budget = PrivacyBudget(delta=DELTA, max_epsilon=limit)
         client = SplitClient(segment, data, batch_size=TOY.batch, privacy=budget, device="cpu")
         assert client.attach(ORDER, None)["batch-norm"] is True
-        if said:
+        if setting:
             why = r"has no epsilon: BatchNorm, .* \(here: the buffer 'norm.before' that examples"
-            with pytest.raises(ClientError, match=f"{said}.*{why}"):
+            with pytest.raises(ClientError, match=f"{setting}.*{why}"):
                 ask(client, 0, mask(3))
             assert spent(client) == 0
         else:
@@ -274,7 +274,7 @@ class Unseeded(nn.Module):
 
 @pytest.mark.parametrize("layer", [Uncopied(), Unseeded()], ids=["no copies", "unseeded"])
 @pytest.mark.parametrize(
-    ("limit", "said"),
+    ("limit", "setting"),
     [
         ({"max_epsilon": 8.0}, "max_epsilon = 8"),
         ({"allow_plain": False}, "allow_plain = false"),
@@ -283,17 +283,18 @@ class Unseeded(nn.Module):
     ids=["max_epsilon", "allow_plain", "none"],
 )
 def test_a_budget_wants_to_know_whether_a_segment_mixes_its_batch(
-    layer: nn.Module, limit: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+    layer: nn.Module, limit: dict[str, Any], setting: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without a budget a warning says that it cannot be told."""
     segment, data = client_of().segment, client_of().batches.data
     segment.norm = layer
     budget = PrivacyBudget(delta=DELTA, **limit)
     client = SplitClient(segment, data, batch_size=TOY.batch, privacy=budget, device="cpu")
-    if said:
+    if setting:
         sentence = (
-            f"^this client has {said}, and it cannot be told whether its lower segment mixes the "
-            r"examples of a batch, .* \(the client's log says why\): take one that can be copied"
+            f"^this client has {setting}, and it cannot be told whether its lower segment mixes "
+            r"the examples of a batch, .* \(the client's log says why\): take one that can be "
+            "copied"
         )
         with pytest.raises(ClientError, match=sentence):
             client.attach(ORDER, None)

@@ -36,10 +36,10 @@ from tests.clients.guarded import (
 
 @given(st.lists(st.integers(0, N), min_size=1, max_size=12))
 @settings(max_examples=25, deadline=None)
-def test_every_record_pays_for_the_batches_that_it_was_in(kept: list[int]) -> None:
+def test_every_record_pays_for_the_batches_that_it_was_in(counts: list[int]) -> None:
     client = client_of()
     paid = np.zeros(12)
-    for number, count in enumerate(kept):
+    for number, count in enumerate(counts):
         ask(client, number, mask(count))
         paid[client.batches.indices] += cost(count)
     assert spent(client) == pytest.approx(epsilon(float(paid.max())), rel=1e-9)
@@ -122,9 +122,9 @@ def test_what_no_number_covers_is_named(
     client = client_of(replace(ORDER, averaged=averaged), toy)
     ask(client, 0, mask(3))
     client.release()
-    said = words(client)
-    assert all(part in said for part in named), said
-    assert not any(part in said for part in unnamed), said
+    statement = words(client)
+    assert all(part in statement for part in named), statement
+    assert not any(part in statement for part in unnamed), statement
     assert math.isinf(spent(client)) == toy.batch_norm
 
 
@@ -223,24 +223,24 @@ def test_a_state_that_a_client_goes_on_with_forgets_nothing_that_it_has_sent_sin
     """What another run spends in between counts as well."""
     budget = PrivacyBudget(delta=DELTA, max_epsilon=allowing(6.5 * cost(3)))
     one = client_of(privacy=budget)
-    kept = []
+    metas = []
     for passed in range(2):
         for number in range(3):  # a pass
             ask(one, 3 * passed + number, mask(3))
-        kept.append(json.loads(json.dumps(one.state()[1], allow_nan=False)))
+        metas.append(json.loads(json.dumps(one.state()[1], allow_nan=False)))
     assert spent(one) == pytest.approx(epsilon(2 * cost(3)))
-    for meta in kept:  # its own earlier states
+    for meta in metas:  # its own earlier states
         one.restore(one.state()[0], meta)
         assert spent(one) == pytest.approx(epsilon(2 * cost(3)))
     other = client_of(privacy=budget)  # of another process, which has sent one pass
     for number in range(3):
         ask(other, number, mask(3))
     for _ in range(2):  # the second time it has it already
-        other.restore(one.state()[0], kept[1])
+        other.restore(one.state()[0], metas[1])
         assert spent(other) == pytest.approx(epsilon(3 * cost(3)))
     assert other.guard is not None
     other.guard.spent = True
-    other.restore(one.state()[0], kept[0])
+    other.restore(one.state()[0], metas[0])
     assert spent(other) == pytest.approx(epsilon(4 * cost(3)))  # rather too much
     assert ask(other, 3, mask(1)) == {"budget-spent": True}
 
@@ -265,12 +265,12 @@ def test_a_client_tells_the_next_server_why_it_has_no_epsilon_and_a_node_does_no
     privacy: PrivacyBudget | None, tmp_path: Path
 ) -> None:
     """A node's runs may be of several servers, which learn nothing of each other's."""
-    told = []
+    reasons = []
     for on_node in (False, True):
         (client,) = TOY.make_clients(privacy=privacy, repeatable_secrets=False)
         if on_node:
             client.govern(NodePolicy(), tmp_path, 0, "run")
         assert "unbounded" not in client.attach(ORDER, None)
         ask(client, 0, FullShare())
-        told.append(client.attach(replace(ORDER, server_round=2), None).get("unbounded"))
-    assert told == [["plain"] if privacy is None else ["clip", "sigma_s", "sigma_y"], None]
+        reasons.append(client.attach(replace(ORDER, server_round=2), None).get("unbounded"))
+    assert reasons == [["plain"] if privacy is None else ["clip", "sigma_s", "sigma_y"], None]

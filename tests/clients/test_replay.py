@@ -77,22 +77,22 @@ def test_a_server_that_mixes_knows_the_lower_segments_that_it_does_not_average(
             index, gradient = release.client, release.gradient
             assert index is not None
             assert gradient is not None
-            there = torch.ones(gradient.shape[:2]) if release.mask is None else release.mask
-            last[index] = read(release.smashed, lowers[index]) * there[..., None]
+            mask = torch.ones(gradient.shape[:2]) if release.mask is None else release.mask
+            last[index] = read(release.smashed, lowers[index]) * mask[..., None]
             by_the_first[index] = read(release.smashed, first)
             images = to_images(last[index], GRID, SHAPE).float()
             optimizers[index].zero_grad()
-            (lowers[index](images) * gradient * there[..., None]).sum().backward()
+            (lowers[index](images) * gradient * mask[..., None]).sum().backward()
             optimizers[index].step(step.server_round - 1 + step.number / STEPS, ROUNDS)
     for number, (client, lower) in enumerate(zip(clients, lowers, strict=True)):
         data = client.batches.data
         rows = batch_indices(client.batches.examples, 10, strategy.seed, number, ROUNDS * STEPS - 1)
         patches = to_patches(torch.stack([data[int(row)][0] for row in rows]), GRID)
-        sent = last[number].any(-1)
-        wrong = (last[number] - patches)[sent].abs()
+        sent_patches = last[number].any(-1)
+        wrong = (last[number] - patches)[sent_patches].abs()
         assert len(wrong) >= 10 * 64 // 4  # patches of the last step, of normalised pixels
         assert wrong.max() < 1e-3
-        assert (by_the_first[number] - patches)[sent].abs().max() > 100 * wrong.max()
+        assert (by_the_first[number] - patches)[sent_patches].abs().max() > 100 * wrong.max()
         moved = (weights_of(client.segment) - weights_of(first)).norm()
         assert moved > 0.1
         assert (weights_of(lower) - weights_of(client.segment)).norm() < 1e-5 * moved

@@ -156,7 +156,7 @@ def test_nor_does_the_description_of_a_head(turn: Any) -> None:
 
 @pytest.mark.parametrize(("turn", "whole"), ODD.items())
 def test_a_heads_error_says_nothing_of_a_batch(turn: Any, whole: str) -> None:
-    for hiding, said in ((None, None), (DPForward(), "inputs do not fit the head; the log of")):
+    for hiding, message in ((None, None), (DPForward(), "inputs do not fit the head; the log of")):
         data = Turning()
         client = UShapeClient(Part(), Part(3, 6), data, batch_size=4, hiding=hiding, device="cpu")
         client.attach(ORDER, None)
@@ -164,7 +164,7 @@ def test_a_heads_error_says_nothing_of_a_batch(turn: Any, whole: str) -> None:
         with pytest.raises(ClientError) as raised:
             client.run("encode", {**BEGIN, "gradient": None})
         assert re.search(whole, own_sentence(raised.value))
-        assert public_sentence(raised.value).startswith(said or own_sentence(raised.value))
+        assert public_sentence(raised.value).startswith(message or own_sentence(raised.value))
 
 
 def stepped(label: int, hiding: DPForward | None, learns: Any) -> list[Any]:
@@ -176,9 +176,9 @@ def stepped(label: int, hiding: DPForward | None, learns: Any) -> list[Any]:
     client.attach(ORDER, None)
     answers = []
     for number in range(2):
-        sent = client.run("encode", {**BEGIN, "number": number, "gradient": None})
-        answers.append({name: type(value) for name, value in sent.items()})
-        answers.append(client.run("decode", {"number": number, "outputs": sent["messages"]}))
+        reply = client.run("encode", {**BEGIN, "number": number, "gradient": None})
+        answers.append({name: type(value) for name, value in reply.items()})
+        answers.append(client.run("decode", {"number": number, "outputs": reply["messages"]}))
     answers.append(client.run("encode", {**BEGIN, "number": 2, "gradient": None, "last": True}))
     return [*answers, client.release()[1]]
 

@@ -24,23 +24,23 @@ def test_two_clients_with_one_seed_draw_other_noise() -> None:
 
 
 def test_noise_repeats_only_for_who_was_made_so() -> None:
-    made = [client_of(repeatable_secrets=True) for _ in range(2)]
-    first, second = (ask(client, 0, mask(3)) for client in made)
+    clients = [client_of(repeatable_secrets=True) for _ in range(2)]
+    first, second = (ask(client, 0, mask(3)) for client in clients)
     assert first["smashed"][0].equal(second["smashed"][0])
     assert first["labels"][0].equal(second["labels"][0])
-    assert made[0].attach(ORDER, None)["repeatable-secrets"] is True
+    assert clients[0].attach(ORDER, None)["repeatable-secrets"] is True
     assert "repeatable-secrets" not in client_of().attach(ORDER, None)
 
 
 @pytest.mark.parametrize("key", ["repeatable_secrets", "seeded_secrets", "seed", "generator"])
 def test_no_call_of_a_server_makes_a_clients_noise_repeatable(key: str) -> None:
     client = client_of()
-    told = mask(3).to_wire()
-    noise = told["noise"]
+    share = mask(3).to_wire()
+    noise = share["noise"]
     assert isinstance(noise, dict)
     with pytest.raises(TypeError, match=key):
         client.run("step", {"number": 0, "progress": 0.0, "gradient": None, "plan": [], key: True})
-    for plan in ([{**told, key: 1}], [{**told, "noise": {**noise, key: 1}}]):
+    for plan in ([{**share, key: 1}], [{**share, "noise": {**noise, key: 1}}]):
         with pytest.raises(ValueError, match=r"nothing else|noise has no"):
             client.run("step", {"number": 0, "progress": 0.0, "gradient": None, "plan": plan})
     first, second = (ask(client, 0, mask(3)) for _ in range(2))

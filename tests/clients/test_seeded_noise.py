@@ -30,10 +30,12 @@ def on_node(folder: Path | None, run: str, *, seeded: bool, **options: Any) -> A
     return client
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["file", "no folder"])
-def test_a_nodes_ledger_counts_noise_from_the_runs_seed_as_none(kept: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_folder", [True, False], ids=["file", "no folder"])
+def test_a_nodes_ledger_counts_noise_from_the_runs_seed_as_none(
+    in_folder: bool, tmp_path: Path
+) -> None:
     """From the seed the server recovers such smashed data to 3e-6, so no epsilon holds."""
-    client = on_node(tmp_path if kept else None, "run", seeded=True)
+    client = on_node(tmp_path if in_folder else None, "run", seeded=True)
     assert ask(client, 0, mask(3))["smashed"]
     assert client.epsilon == math.inf
     assert SEEDED in words(client)
@@ -70,7 +72,7 @@ def test_a_node_refuses_a_budget_of_the_app_over_such_noise(
 @pytest.mark.parametrize("hiding", [DPForward, DPSGD])
 def test_on_a_node_a_hidings_ledger_counts_such_noise_as_none(hiding: Any, tmp_path: Path) -> None:
     toy = TextToy(hiding=hiding, clients=1)
-    said = {}
+    statements = {}
     for seeded in (True, False):
         (client,) = toy.clients_for(repeatable_secrets=seeded)
         client.govern(NodePolicy(), tmp_path, 0, "run")
@@ -80,10 +82,10 @@ def test_on_a_node_a_hidings_ledger_counts_such_noise_as_none(hiding: Any, tmp_p
         client.hiding.charge("train", np.arange(4))
         client.hiding.obfuscate(client._first_batch(4))
         client.hiding.before_update()
-        own: Any = client.hiding
-        said[seeded] = str(own.statement())
-    assert SEEDED in said[True]
-    assert SEEDED not in said[False]
+        client_hiding: Any = client.hiding
+        statements[seeded] = str(client_hiding.statement())
+    assert SEEDED in statements[True]
+    assert SEEDED not in statements[False]
 
 
 def noisy_run(shape: str, *, seeded: bool) -> tuple[Any, Any]:

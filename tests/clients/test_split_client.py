@@ -90,8 +90,8 @@ def test_only_a_client_without_a_gradient_takes_no_step(
     step(client, 1, [torch.randn_like(up)], patches(0, 4))  # momentum there is
     assert client.steps == 1
     before = weights(client)
-    sent = {None: None, "zero": [torch.zeros_like(up)], "none in its pass": [None]}[gradient]
-    step(client, 2, sent, patches(0, 4))
+    gradients = {None: None, "zero": [torch.zeros_like(up)], "none in its pass": [None]}[gradient]
+    step(client, 2, gradients, patches(0, 4))
     assert moved(client, before) == (gradient == "zero")
     assert client.steps == 1 + (gradient == "zero")
 
@@ -243,21 +243,24 @@ def test_an_unknown_share_is_refused() -> None:
 def test_a_lower_segment_that_does_not_fit_is_refused_with_what_differs() -> None:
     """Names beyond the first four are told, where only later ones differ."""
     (client,) = TOY.make_clients()
-    own = client.segment.state_dict()
-    *_, last = own
+    state = client.segment.state_dict()
+    *_, last = state
     differing = [
-        ({k: own[k] for k in own if k != last}, f"it lacks {last} {tuple(own[last].shape)}"),
-        ({**own, last: torch.ones(7)}, f"it has {last} (7,) in place of {tuple(own[last].shape)}"),
+        ({k: state[k] for k in state if k != last}, f"it lacks {last} {tuple(state[last].shape)}"),
         (
-            {**own, **{f"more.{i}": torch.ones(2) for i in range(5)}},
+            {**state, last: torch.ones(7)},
+            f"it has {last} (7,) in place of {tuple(state[last].shape)}",
+        ),
+        (
+            {**state, **{f"more.{i}": torch.ones(2) for i in range(5)}},
             "it also has more.0 (2,), more.1 (2,), more.2 (2,) and 2 more",
         ),
     ]
     for wrong, sentence in differing:
         with pytest.raises(ClientError) as error:
             client.attach(ORDER, wrong)
-        what = "the server's lower segment does not fit this client's"
-        assert str(error.value) == f"{what}: {sentence}"
+        beginning = "the server's lower segment does not fit this client's"
+        assert str(error.value) == f"{beginning}: {sentence}"
 
 
 def test_the_description_is_what_the_server_needs() -> None:

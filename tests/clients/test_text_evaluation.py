@@ -38,9 +38,9 @@ def process(
 
 
 def ask(client: UShapeClient, start: int = 0, stop: int = 4) -> dict[str, Any]:
-    sent = client.run("encode_test", {"kind": "federated", "start": start, "stop": stop})
-    client.run("decode_test", {"outputs": sent["messages"]})
-    return sent
+    reply = client.run("encode_test", {"kind": "federated", "start": start, "stop": stop})
+    client.run("decode_test", {"outputs": reply["messages"]})
+    return reply
 
 
 def test_texts_are_sent_once_however_often_a_client_attaches(tmp_path: Path) -> None:
@@ -57,12 +57,12 @@ def test_texts_are_sent_once_however_often_a_client_attaches(tmp_path: Path) -> 
         ask(another)
 
 
-@pytest.mark.parametrize("asked", [(0, 0.5), (0.0, 1), (False, True), ("0", "1"), (None, 1)])
-def test_an_example_has_one_number(asked: tuple[Any, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("bounds", [(0, 0.5), (0.0, 1), (False, True), ("0", "1"), (None, 1)])
+def test_an_example_has_one_number(bounds: tuple[Any, Any], tmp_path: Path) -> None:
     """Fractions of a number could have one example sent time and again, each time noised anew."""
     with process(tmp_path) as client:
         with pytest.raises(ClientError, match="by numbers that are not whole"):
-            ask(client, *asked)
+            ask(client, *bounds)
         assert ask(client)["messages"], "nothing was noted"
 
 
@@ -86,15 +86,15 @@ def test_a_server_that_only_counts_on_gets_no_text_again(tmp_path: Path) -> None
 def test_texts_are_sent_again_once_head_and_tail_have_learned(tmp_path: Path) -> None:
     with process(tmp_path) as client:
         ask(client)
-        kept = client.state()
+        state = client.state()
     with process(tmp_path, 2) as client:
-        client.restore(*kept)
+        client.restore(*state)
         gradient = None
         for number in range(2):
             with pytest.raises(ClientError, match="test examples 0 to 4; next is 4 of 8"):
                 ask(client)
-            sent = client.run("encode", {"number": number, "progress": 0.0, "gradient": gradient})
-            gradient = client.run("decode", {"number": number, "outputs": sent["messages"]})[
+            reply = client.run("encode", {"number": number, "progress": 0.0, "gradient": gradient})
+            gradient = client.run("decode", {"number": number, "outputs": reply["messages"]})[
                 "gradients"
             ]
         assert ask(client)["messages"]
@@ -115,8 +115,10 @@ def test_a_record_of_tests_in_another_form_is_refused(tmp_path: Path) -> None:
     """Passed over, what it records could be sent again."""
     with closing(Journal(tmp_path / "test-texts-0.jsonl")) as journal:
         journal.append({"run": "run", "place": [1, 0], "kind": "federated", "stop": 4})
-    said = "test-texts-0.jsonl has a line without 'weights', .*: move the file away when its runs"
-    with pytest.raises(ClientError, match=said), process(tmp_path) as client:
+    message = (
+        "test-texts-0.jsonl has a line without 'weights', .*: move the file away when its runs"
+    )
+    with pytest.raises(ClientError, match=message), process(tmp_path) as client:
         ask(client)
 
 
@@ -124,10 +126,10 @@ def test_a_client_that_has_not_trained_since_says_so(tmp_path: Path) -> None:
     with process(tmp_path) as client:
         ask(client)
         ask(client, 4, 8)
-    said = (
+    message = (
         r"all 8 federated test examples were sent under this head and tail, .* see fraction-train"
     )
-    with process(tmp_path, server_round=2) as again, pytest.raises(ClientError, match=said):
+    with process(tmp_path, server_round=2) as again, pytest.raises(ClientError, match=message):
         ask(again)
 
 

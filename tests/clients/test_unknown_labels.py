@@ -26,9 +26,9 @@ def test_each_client_warns_once_that_labels_are_sent_as_noise_alone(
             client.attach(replace(ORDER, client=index, server_round=server_round), None)
             for number in range(3):
                 ask(client, number, of_classes(L - 1))
-    said = [record.getMessage() for record in caplog.records if "noise alone" in record.message]
-    what = f"labels outside 0..{L - 2} are sent as noise alone: "
-    assert [line.split(what)[0] for line in said] == ["client 0: ", "client 1: "]
+    warnings = [record.getMessage() for record in caplog.records if "noise alone" in record.message]
+    warning = f"labels outside 0..{L - 2} are sent as noise alone: "
+    assert [line.split(warning)[0] for line in warnings] == ["client 0: ", "client 1: "]
 
 
 def test_labels_of_known_classes_need_no_warning(caplog: pytest.LogCaptureFixture) -> None:

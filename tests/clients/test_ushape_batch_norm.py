@@ -72,8 +72,8 @@ def test_a_head_of_it_is_probed_with_two_examples(norm: Callable[[], nn.Module])
 
 @pytest.mark.parametrize("part", ["head", "trunk", "tail"])
 def test_a_batch_of_one_example_is_named_with_the_remedy(part: str) -> None:
-    said = rf"batch normalisation in the {part} needs .*: take batches of two or more, or layers"
-    with pytest.raises((LinkError, ValueError), match=said):
+    message = rf"batch normalisation in the {part} needs .*: take batches of two or more, or layers"
+    with pytest.raises((LinkError, ValueError), match=message):
         trained(part, with_statistics(), 1)
 
 

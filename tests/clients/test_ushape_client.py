@@ -33,8 +33,8 @@ def test_no_step_is_taken_without_the_heads_gradient() -> None:
 def test_a_step_moves_head_and_tail() -> None:
     client = attached()
     before = {name: tensor.clone() for name, tensor in client.weights().items()}
-    sent = encode(client)
-    returned = decode(client, sent)
+    reply = encode(client)
+    returned = decode(client, reply)
     encode(client, 1, gradient=returned["gradients"], last=True)
     assert client.steps == 1
     assert not any(torch.equal(before[name], t) for name, t in client.weights().items())
@@ -42,8 +42,8 @@ def test_a_step_moves_head_and_tail() -> None:
 
 def test_a_gradient_for_messages_that_were_never_decoded_is_not_used() -> None:
     client = attached()
-    sent = encode(client)
-    encode(client, 1, gradient=[torch.ones_like(sent["messages"][0])])
+    reply = encode(client)
+    encode(client, 1, gradient=[torch.ones_like(reply["messages"][0])])
     assert client.steps == 0
 
 
@@ -72,8 +72,8 @@ def test_frozen_parameters_are_not_sent() -> None:
     client = UShapeClient(head, toy.tail(), toy.texts(0, 8), device="cpu", batch_size=4)
     client.attach(ORDER, None)
     assert sorted(client.weights()) == ["tail.output.bias", "tail.output.weight"]
-    returned = decode(client, sent := encode(client))
-    encode(client, 1, gradient=[torch.zeros_like(sent["messages"][0])])
+    returned = decode(client, reply := encode(client))
+    encode(client, 1, gradient=[torch.zeros_like(reply["messages"][0])])
     assert client.steps == 1
     assert returned["gradients"][0].abs().sum() > 0
 
@@ -110,9 +110,9 @@ def test_calls_out_of_order_are_refused(
 
 def test_outputs_of_another_shape_are_refused() -> None:
     client = attached()
-    sent = encode(client)
+    reply = encode(client)
     with pytest.raises(ClientError, match=r"answers with outputs of shapes \[\(4, 1, 5\)\]"):
-        decode(client, {"messages": [sent["messages"][0][:, :1]]})
+        decode(client, {"messages": [reply["messages"][0][:, :1]]})
 
 
 def test_a_client_without_texts_is_refused() -> None:
@@ -124,10 +124,10 @@ def test_a_client_without_texts_is_refused() -> None:
 def test_one_batch_has_one_answer() -> None:
     """Averaging 400 answers for one batch would take a perturbation off the gradient."""
     client = attached()
-    sent = encode(client)
-    decode(client, sent)
+    reply = encode(client)
+    decode(client, reply)
     with pytest.raises(ClientError, match="the gradients of one batch twice"):
-        decode(client, sent)
+        decode(client, reply)
     assert decode(client, encode(client, 1))["gradients"]
 
 
@@ -136,12 +136,12 @@ def test_outputs_and_gradients_that_are_not_finite_change_nothing(bad: float) ->
     """NaN outputs would turn head and tail to NaN."""
     client = attached()
     before = {name: tensor.clone() for name, tensor in client.weights().items()}
-    sent = encode(client)
-    spoilt = [message.clone() for message in sent["messages"]]
+    reply = encode(client)
+    spoilt = [message.clone() for message in reply["messages"]]
     spoilt[0].view(-1)[0] = bad
     with pytest.raises(ClientError, match="the trunk's output of message 0 has NaN or infinite"):
         client.run("decode", {"number": 0, "outputs": spoilt})
-    returned = decode(client, sent)["gradients"]
+    returned = decode(client, reply)["gradients"]
     returned[0].view(-1)[0] = bad
     with pytest.raises(ClientError, match="the server's gradient of message 0 has NaN or infinite"):
         encode(client, 1, gradient=returned)
@@ -152,11 +152,11 @@ def test_outputs_and_gradients_beyond_all_change_nothing() -> None:
     """Outputs of 1e300 would give gradients of NaN, and a step by them a tail of NaN."""
     client = attached()
     before = {name: tensor.clone() for name, tensor in client.weights().items()}
-    sent = encode(client)
-    huge = [torch.full_like(message, 1e300) for message in sent["messages"]]
+    reply = encode(client)
+    huge = [torch.full_like(message, 1e300) for message in reply["messages"]]
     with pytest.raises(ClientError, match=r"output of message 0 has numbers beyond 1e\+06"):
         client.run("decode", {"number": 0, "outputs": huge})
-    decode(client, sent)
+    decode(client, reply)
     with pytest.raises(ClientError, match=r"gradient of message 0 has numbers beyond 1e\+06"):
         encode(client, 1, gradient=huge)
     assert all(torch.equal(before[name], tensor) for name, tensor in client.weights().items())
@@ -183,9 +183,9 @@ class Overflowing(UShapeClient):
 def test_no_step_is_taken_with_a_gradient_that_overflows(learns: str) -> None:
     client = attached(TextToy(kind=Overflowing, clients=1), learns=learns)
     before = {name: tensor.clone() for name, tensor in client.weights().items()}
-    sent = encode(client)
-    decode(client, sent)
-    zeros = [torch.zeros_like(message) for message in sent["messages"]]
+    reply = encode(client)
+    decode(client, reply)
+    zeros = [torch.zeros_like(message) for message in reply["messages"]]
     with pytest.raises(ClientError, match="gradient of its head and tail has NaN or infinite"):
         encode(client, 1, gradient=zeros if learns == "all" else None)
     assert client.steps == 0
@@ -224,8 +224,8 @@ def test_a_node_that_allows_no_averaging_keeps_to_a_runs_first_weights(tmp_path:
 @pytest.mark.parametrize("method", ["obfuscate", "recover", "perturb", "logits"])
 def test_a_client_that_would_hide_by_itself_is_refused(method: str) -> None:
     """Attacks measure the hiding: what a client does besides is not in what they read."""
-    said = rf"Own\.{method} would never be called: .* Define {method} in a subclass of Hiding"
-    with pytest.raises(TypeError, match=said):
+    message = rf"Own\.{method} would never be called: .* Define {method} in a subclass of Hiding"
+    with pytest.raises(TypeError, match=message):
         type("Own", (UShapeClient,), {method: getattr(Hiding, method)})
 
 

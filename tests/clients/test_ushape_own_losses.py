@@ -29,16 +29,16 @@ class Regressing(UShapeClient):
     """Learns rows of numbers, (b, 1) or (b, 2)."""
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        said = self.tail(hidden, sent.mask).mean(1)[:, : sent.batch.labels.shape[1]]
-        return mse_loss(said, sent.batch.labels)
+        predictions = self.tail(hidden, sent.mask).mean(1)[:, : sent.batch.labels.shape[1]]
+        return mse_loss(predictions, sent.batch.labels)
 
 
 class Multi(UShapeClient):
     """Learns several labels of 0 and 1."""
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        said = self.tail(hidden, sent.mask).mean(1)[:, : sent.batch.labels.shape[1]]
-        return binary_cross_entropy_with_logits(said, sent.batch.labels.float())
+        predictions = self.tail(hidden, sent.mask).mean(1)[:, : sent.batch.labels.shape[1]]
+        return binary_cross_entropy_with_logits(predictions, sent.batch.labels.float())
 
 
 def client_of(kind: type[UShapeClient], labels: Tensor, **options: Any) -> UShapeClient:
@@ -56,10 +56,10 @@ def test_labels_of_another_dtype_than_the_tails_are_named() -> None:
 
     client = client_of(Huber, MEANS.double()[:, None])
     client.attach(ORDER, None)
-    sent = encode(client)
-    said = r"labels are float64, and the tail computes in float32; convert them in it"
-    with pytest.raises(ClientError, match=said):
-        decode(client, sent)
+    reply = encode(client)
+    message = r"labels are float64, and the tail computes in float32; convert them in it"
+    with pytest.raises(ClientError, match=message):
+        decode(client, reply)
 
 
 @pytest.mark.parametrize("hiding", [Hiding, NaiveMix])
@@ -153,31 +153,31 @@ class Masking(Regressing):
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
         labels = sent.batch.labels
-        known = replace(sent.batch, labels=labels.nan_to_num())
-        return super().loss(hidden, replace(sent, batch=known))
+        finite_batch = replace(sent.batch, labels=labels.nan_to_num())
+        return super().loss(hidden, replace(sent, batch=finite_batch))
 
 
 def decoded(client: UShapeClient, weight: float | None = None) -> dict[str, Any]:
     client.attach(ORDER, None)
-    sent = encode(client)
+    reply = encode(client)
     if weight is not None:
         nn.init.constant_(next(client.tail.parameters()), weight)
-    return decode(client, sent)
+    return decode(client, reply)
 
 
 class Rooted(UShapeClient):
     """The root of 0 has an infinite gradient."""
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        said: Tensor = self.tail(hidden, sent.mask)
-        return (said * 0).square().sum().sqrt()
+        predictions: Tensor = self.tail(hidden, sent.mask)
+        return (predictions * 0).square().sum().sqrt()
 
 
 ROWS = MEANS[:, None]
 
 
 @pytest.mark.parametrize(
-    ("client", "weight", "said"),
+    ("client", "weight", "message"),
     [
         (
             lambda: client_of(Regressing, torch.full_like(ROWS, float("nan"))),
@@ -207,12 +207,12 @@ ROWS = MEANS[:, None]
     ids=["labels", "weights", "loss", "gradient"],
 )
 def test_a_loss_that_is_not_finite_is_refused_with_its_reason(
-    client: Any, weight: float | None, said: str
+    client: Any, weight: float | None, message: str
 ) -> None:
     """Not as "NaN or infinite numbers" that the client uploads."""
-    with pytest.raises(ClientError) as told:
+    with pytest.raises(ClientError) as error:
         decoded(client(), weight)
-    assert str(told.value) == said
+    assert str(error.value) == message
 
 
 def test_a_gradient_that_nobody_uses_may_be_anything() -> None:
@@ -248,7 +248,7 @@ def test_padded_series_may_have_a_mask(hiding: type[Hiding]) -> None:
     """Head, trunk and tail get it, in training and in evaluation."""
     series = INPUTS.clone()
     series[:, 4:] = 0.0
-    seen: list[str] = []
+    calls: list[str] = []
 
     class Seeing(Masked):
         def __init__(self, name: str, first: nn.Module) -> None:
@@ -257,7 +257,7 @@ def test_padded_series_may_have_a_mask(hiding: type[Hiding]) -> None:
 
         def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
             if mask.shape == (4, 6) and not mask[:, 4:].any() and mask[:, :4].all():
-                seen.append(f"{self.name} {'in training' if self.training else 'tested'}")
+                calls.append(f"{self.name} {'in training' if self.training else 'tested'}")
             hidden = super().forward(inputs, mask)
             return hidden.mean(1) if self.name == "tail" else hidden
 
@@ -268,4 +268,4 @@ def test_padded_series_may_have_a_mask(hiding: type[Hiding]) -> None:
     trunk = Seeing("trunk", nn.Linear(3, 3))
     USplitSL(trunk, device="cpu", evaluation="federated").fit([client], 1)
     for name in ("head", "trunk", "tail"):
-        assert {f"{name} in training", f"{name} tested"} <= {*seen}
+        assert {f"{name} in training", f"{name} tested"} <= {*calls}

@@ -27,8 +27,8 @@ class Regressing(UShapeClient):
     """Learns numbers."""
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        said = self.tail(hidden, sent.mask).mean((1, 2))
-        return mse_loss(said, sent.batch.labels.to(said.dtype))
+        predictions = self.tail(hidden, sent.mask).mean((1, 2))
+        return mse_loss(predictions, sent.batch.labels.to(predictions.dtype))
 
 
 class MeanError:
@@ -68,14 +68,16 @@ def test_a_loss_of_ones_own_may_have_floating_labels(listed: bool) -> None:
     strategy = USplitSL(Masked(nn.Linear(3, 3)), device="cpu", evaluation="federated")
     strategy.fit([numbers(Regressing, MeanError, listed=listed)], 2)
     assert 0 < strategy.rows[-1]["eval_loss"] < 10
-    said = r"labels are torch\.float.*; needed are classes, int64 \(batch,\); .*scores of your own"
-    with pytest.raises(ExamplesError, match=said):
+    message = (
+        r"labels are torch\.float.*; needed are classes, int64 \(batch,\); .*scores of your own"
+    )
+    with pytest.raises(ExamplesError, match=message):
         numbers(UShapeClient, listed=listed).attach(ORDER, None)
     client = numbers(Regressing, listed=listed)  # has not its own scores
     client.attach(ORDER, None)
-    sent = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
-    with pytest.raises(ExamplesError, match=said):
-        client.run("decode_test", {"outputs": sent["messages"]})
+    reply = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
+    with pytest.raises(ExamplesError, match=message):
+        client.run("decode_test", {"outputs": reply["messages"]})
 
 
 class Short:
@@ -89,7 +91,7 @@ class Short:
 
 
 @pytest.mark.parametrize(
-    ("scores", "said"),
+    ("scores", "message"),
     [
         (MeanError(), "scores is a MeanError; needed is a class that makes .*: scores=MeanError"),
         ("r2", "scores is 'r2'; needed is a class that makes .*, with the members of TextScores"),
@@ -97,21 +99,21 @@ class Short:
         (lambda: None, "scores makes a NoneType, which lacks examples .*, begin, add, result"),
     ],
 )
-def test_what_makes_no_scores_is_refused_at_once(scores: Any, said: str) -> None:
+def test_what_makes_no_scores_is_refused_at_once(scores: Any, message: str) -> None:
     """Otherwise it would fail at the first evaluation, after a round of training."""
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match=message):
         numbers(Regressing, scores)
 
 
 def test_matthews_is_the_mean_over_clients_that_have_one() -> None:
     """Of test texts of one class it is 0 / 0; as 0, such clients would lower the mean."""
     toy = TextToy(clients=3, tests=6, task="classification", dropout=0.0)
-    told: list[dict[str, float]] = []
+    client_scores: list[dict[str, float]] = []
 
     class Told(ClassScores):
         def result(self) -> dict[str, float]:
-            told.append(super().result())
-            return told[-1]
+            client_scores.append(super().result())
+            return client_scores[-1]
 
     clients = toy.clients_for(scores=Told)
     texts = [torch.arange(3, 7)] * 6
@@ -119,26 +121,28 @@ def test_matthews_is_the_mean_over_clients_that_have_one() -> None:
         client.tests["federated"] = TextSet(texts, labels)
     strategy = USplitSL(toy.server(), evaluation="federated", device="cpu")
     strategy.fit(clients, 1)
-    assert [sorted(scores) for scores in told] == [
+    assert [sorted(scores) for scores in client_scores] == [
         ["accuracy", "loss"], ["accuracy", "loss", "matthews"], ["accuracy", "loss", "matthews"]
     ]  # fmt: skip
     row = strategy.rows[0]
-    assert row["eval_matthews"] == pytest.approx((told[1]["matthews"] + told[2]["matthews"]) / 2)
+    assert row["eval_matthews"] == pytest.approx(
+        (client_scores[1]["matthews"] + client_scores[2]["matthews"]) / 2
+    )
 
 
 @pytest.mark.parametrize("clients", [2, 3])
 def test_one_client_adds_no_column(clients: int) -> None:
     toy = TextToy(clients=clients, tests=6, task="classification", dropout=0.0)
-    told = []
+    instances = []
 
     class Told(ClassScores):
         def result(self) -> dict[str, float]:
-            told.append(self)
-            return {**super().result(), **({"alone": 1.0} if len(told) == 1 else {})}
+            instances.append(self)
+            return {**super().result(), **({"alone": 1.0} if len(instances) == 1 else {})}
 
     strategy = USplitSL(toy.server(), evaluation="federated", device="cpu")
     strategy.fit(toy.clients_for(scores=Told), 1)
-    assert len(told) == clients
+    assert len(instances) == clients
     assert "eval_alone" not in strategy.rows[0]
 
 
@@ -173,9 +177,9 @@ def test_a_score_that_no_metric_can_be_is_left_out_with_the_reason(
     assert first["accuracy"] == expected["accuracy"] is not None
     assert first["eval_r2"] == second["eval_r2"] == pytest.approx(0.1)
     assert first.keys() == expected.keys()
-    told = [r.getMessage() for r in caplog.records if "left out of" in r.getMessage()]
-    assert len(told) == 1
-    assert told[0].startswith(f"left out of the run's metrics: {name!r}; {why}")
+    warnings = [r.getMessage() for r in caplog.records if "left out of" in r.getMessage()]
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f"left out of the run's metrics: {name!r}; {why}")
 
 
 def test_scores_that_never_end_are_told_what_ends_them(
@@ -204,7 +208,7 @@ def test_scores_may_be_tensors_and_numbers_of_numpy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("further", "said"),
+    ("further", "warning"),
     [
         ({"accuracy": 1.5}, "clients 0 and 1: says that its accuracy is 1.5; it must be 0 to 1"),
         (
@@ -215,11 +219,11 @@ def test_scores_may_be_tensors_and_numbers_of_numpy() -> None:
     ],
 )
 def test_an_evaluation_without_loss_or_accuracy_is_refused(
-    further: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+    further: dict[str, Any], warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (row,) = evaluated(further)
     assert row["accuracy"] is None
-    assert said in caplog.text
+    assert warning in caplog.text
 
 
 def test_scores_in_no_dictionary_are_refused() -> None:
@@ -229,8 +233,8 @@ def test_scores_in_no_dictionary_are_refused() -> None:
 
     toy = TextToy(clients=1, tests=4, task="classification")
     client = attached(toy, scores=Listed)
-    sent = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
-    client.run("decode_test", {"outputs": sent["messages"]})
+    reply = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
+    client.run("decode_test", {"outputs": reply["messages"]})
     with pytest.raises(ClientError, match="result of the scores returns a list of a float; needed"):
         client.run("score", {"kind": "federated"})
 
@@ -318,11 +322,11 @@ def test_an_evaluation_that_loses_all_clients_says_that_nothing_was_evaluated(
 ) -> None:
     strategy = evaluating(segmenting(tail=Transposed()))
     assert strategy.rows[0]["accuracy"] is None
-    said = (
+    warning = (
         "nothing was evaluated: client 0: logits returns a tensor (2, 4, 2, 3); needed is a tensor "
         "whose first dimension is the examples, 4"
     )
-    assert said in caplog.messages
+    assert warning in caplog.messages
     assert "went on" not in caplog.text
 
 
@@ -336,9 +340,9 @@ def test_scores_that_count_something_else_than_examples_are_told_so(
 
     strategy = evaluating(segmenting(), segmenting(Each))
     assert strategy.rows[0]["accuracy"] is not None
-    said = (
+    warning = (
         "the evaluation went on without client 1: its scores count 48 examples, its federated test "
         "data are 8: `add` must add the length of the batch to `examples`, and may count pixels, "
         "tokens or labels under another name"
     )
-    assert said in caplog.messages
+    assert warning in caplog.messages

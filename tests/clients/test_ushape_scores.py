@@ -31,8 +31,8 @@ def test_scores_are_those_of_the_whole_test_set() -> None:
     toy = TextToy(clients=1, tests=7, task="classification", dropout=0.0)
     client = attached(toy)
     for start, stop in ((0, 4), (4, 7)):
-        sent = client.run("encode_test", {"kind": "federated", "start": start, "stop": stop})
-        assert client.run("decode_test", {"outputs": sent["messages"]}) == {}
+        encoded = client.run("encode_test", {"kind": "federated", "start": start, "stop": stop})
+        assert client.run("decode_test", {"outputs": encoded["messages"]}) == {}
     reply = client.run("score", {"kind": "federated"})
     texts = MaskedBatch.of(toy.texts(10_000, 7).batch(range(7)), torch.device("cpu"))  # type: ignore[arg-type]
     logits = client.tail(client.head(texts.inputs, texts.mask), texts.mask)
@@ -45,7 +45,7 @@ def test_scores_are_those_of_the_whole_test_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "sentence"),
+    ("requests", "sentence"),
     [
         ([(0, 4), (0, 4)], "test examples 0 to 4; next is 4 of 7"),
         ([(1, 2)], "test examples 1 to 2; next is 0 of 7"),
@@ -64,22 +64,22 @@ def test_scores_are_those_of_the_whole_test_set() -> None:
     ],
     ids=str,
 )
-def test_no_score_is_that_of_a_single_text(asked: Sequence[Any], sentence: str) -> None:
+def test_no_score_is_that_of_a_single_text(requests: Sequence[Any], sentence: str) -> None:
     """A server that may choose the texts reads each one's label off its score."""
     client = attached(TextToy(clients=1, tests=7, task="classification"))
 
-    def ask(what: Any) -> None:
-        if what == "score":
+    def ask(request: Any) -> None:
+        if request == "score":
             client.run("score", {"kind": "federated"})
             return
-        place = {"kind": "federated", "start": what[0], "stop": what[1]}
-        sent = client.run("encode_test", place)
-        client.run("decode_test", {"outputs": sent["messages"]})
+        place = {"kind": "federated", "start": request[0], "stop": request[1]}
+        reply = client.run("encode_test", place)
+        client.run("decode_test", {"outputs": reply["messages"]})
 
-    for what in asked[:-1]:
-        ask(what)
+    for request in requests[:-1]:
+        ask(request)
     with pytest.raises(ClientError, match=sentence):
-        ask(asked[-1])
+        ask(requests[-1])
 
 
 class Dwindling(TextScores):
@@ -112,17 +112,17 @@ class Seen(Observer):
         self.scored.append(event.evaluation.examples)
 
 
-@pytest.mark.parametrize(("tests", "sent"), [(4, [4]), (5, [5]), (6, [4, 2]), (9, [4, 5])])
-def test_each_test_text_is_mixed_with_another_one(tests: int, sent: list[int]) -> None:
+@pytest.mark.parametrize(("tests", "sizes"), [(4, [4]), (5, [5]), (6, [4, 2]), (9, [4, 5])])
+def test_each_test_text_is_mixed_with_another_one(tests: int, sizes: list[int]) -> None:
     """One alone left as it was: the last one, and each for which a server asked by itself."""
     toy = TextToy(clients=2, tests=tests, hiding=NaiveMix, task="classification")
-    seen = Seen()
+    observer = Seen()
     strategy = NaiveMixSL(
-        toy.server(), device="cpu", steps_per_round=1, evaluation="federated", observers=[seen]
+        toy.server(), device="cpu", steps_per_round=1, evaluation="federated", observers=[observer]
     )
     strategy.fit(toy.clients_for(strategy), 2)
-    assert seen.sizes == [number for number in sent for _ in range(2)] * 2
-    assert seen.scored == [2 * tests] * 2
+    assert observer.sizes == [number for number in sizes for _ in range(2)] * 2
+    assert observer.scored == [2 * tests] * 2
     client = attached(replace(toy, clients=1))
     for start in range(tests):
         place = {"kind": "federated", "start": start, "stop": start + 1}
@@ -131,17 +131,17 @@ def test_each_test_text_is_mixed_with_another_one(tests: int, sent: list[int]) -
 
 
 @pytest.mark.parametrize(
-    ("tests", "said"),
+    ("tests", "message"),
     [
         (1, "test data have 1 example, but NaiveMix works only among several .* or none"),
         (4, "its own scores send 1 example next, but NaiveMix .* must return at least 2"),
     ],
 )
-def test_no_test_text_is_sent_that_its_hiding_cannot_hide(tests: int, said: str) -> None:
+def test_no_test_text_is_sent_that_its_hiding_cannot_hide(tests: int, message: str) -> None:
     toy = TextToy(clients=1, tests=tests, hiding=NaiveMix, task="classification")
     client = attached(toy, scores=Dwindling)
     place = {"kind": "federated", "start": 0, "stop": tests}
-    with pytest.raises(ClientError, match=said):
+    with pytest.raises(ClientError, match=message):
         client.run("decode_test", {"outputs": client.run("encode_test", place)["messages"]})
 
 
@@ -158,8 +158,8 @@ def test_no_score_is_that_of_the_texts_since_an_interruption(tmp_path: Path, ane
         (client,) = toy.clients_for()
         client.govern(NodePolicy(), tmp_path, 0, "run")
     client.attach(ORDER, None)
-    sent = client.run("encode_test", places[1])
-    client.run("decode_test", {"outputs": sent["messages"]})
+    reply = client.run("encode_test", places[1])
+    client.run("decode_test", {"outputs": reply["messages"]})
     with pytest.raises(ClientError, match="not scored its federated test data, or not all of it"):
         client.run("score", {"kind": "federated"})
 
@@ -195,9 +195,9 @@ def test_batches_without_a_label_do_not_count_in_the_loss(
         strategy.fit([client], 1)
         losses.append(strategy.rows[0]["loss"])
     assert losses[0] == pytest.approx(losses[1])
-    told = [r.getMessage() for r in caplog.records if "no label" in r.getMessage()]
-    assert len(told) == 1
-    assert told[0].startswith("1 of 2 training texts has no label to predict (-100 marks")
+    warnings = [r.getMessage() for r in caplog.records if "no label" in r.getMessage()]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("1 of 2 training texts has no label to predict (-100 marks")
 
 
 class Tagging(UShapeClient):
@@ -219,7 +219,7 @@ TOKENS = nn.Embedding(9, 3), torch.randint(2, 9, (8, 6))
 
 
 @pytest.mark.parametrize(
-    ("of", "said"),
+    ("of", "message"),
     [
         (
             PATCHES,
@@ -228,19 +228,19 @@ TOKENS = nn.Embedding(9, 3), torch.randint(2, 9, (8, 6))
         (TOKENS, r"labels are not the tokens: .*\(token classification\) is not off.* \(scores=\)"),
     ],
 )
-def test_labels_of_patches_or_of_single_tokens_are_refused(of: Any, said: str) -> None:
+def test_labels_of_patches_or_of_single_tokens_are_refused(of: Any, message: str) -> None:
     """Scored as the next place's, they would teach the model nothing."""
     client = tagging(UShapeClient, *of)
     client.attach(ORDER, None)
-    with pytest.raises(ExamplesError, match=said):
+    with pytest.raises(ExamplesError, match=message):
         decode(client, encode(client))
     client = tagging(Tagging, *of)  # it learns by a loss of its own, but has not its own scores
     client.attach(ORDER, None)
     encode(client, 1, gradient=decode(client, encode(client))["gradients"])
     assert client.steps == 1
-    sent = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
-    with pytest.raises(ExamplesError, match=said):
-        client.run("decode_test", {"outputs": sent["messages"]})
+    reply = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
+    with pytest.raises(ExamplesError, match=message):
+        client.run("decode_test", {"outputs": reply["messages"]})
 
 
 @pytest.mark.parametrize("kind", [USplitSL, USplitFL])
@@ -265,22 +265,22 @@ def test_a_round_without_a_label_has_no_loss(
     assert row["clients_failed"] == 0
     assert ("train-loss" in result.train_metrics_clientapp[1]) == bool(labelled)
     assert (row["loss"] is None) == (not labelled)
-    told = [r.getMessage() for r in caplog.records if "round 1" in r.getMessage()]
-    assert told[: 2 - labelled] == [
+    messages = [r.getMessage() for r in caplog.records if "round 1" in r.getMessage()]
+    assert messages[: 2 - labelled] == [
         f"client {index}: no example of round 1 had a label to predict, so it has no loss"
         for index in range(2 - labelled)
     ]
 
 
 @pytest.mark.parametrize(
-    ("learns", "accounts", "told"),
+    ("learns", "accounts", "has_loss"),
     [("all", False, True), ("all", True, True), ("tail", False, True), ("tail", True, False)],
 )
 def test_only_a_tail_that_learns_alone_under_an_epsilon_has_no_loss(
-    learns: str, accounts: bool, told: bool
+    learns: str, accounts: bool, has_loss: bool
 ) -> None:
     hiding = Hiding()
     hiding.accounts = accounts  # type: ignore[misc]
     client = attached(TextToy(clients=1, hiding=lambda: hiding), learns=learns)
     decode(client, encode(client))
-    assert ("train-loss" in client.release()[1]) is told
+    assert ("train-loss" in client.release()[1]) is has_loss

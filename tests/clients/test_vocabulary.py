@@ -52,13 +52,13 @@ def test_a_table_of_positions_is_no_vocabulary_and_the_trial_leaves_no_trace() -
     toy, head = TextToy(clients=1), Placed()
     with pytest.raises(ValueError, match=r"^data has token id 23, .* vocabulary has 23 "):
         UShapeClient(head, toy.tail(), FOREIGN, device="cpu")
-    kept, drawn = head.norm.running_mean, torch.get_rng_state()
-    assert kept is not None
-    before = kept.clone()
+    running_mean, rng_state = head.norm.running_mean, torch.get_rng_state()
+    assert running_mean is not None
+    before = running_mean.clone()
     UShapeClient(head, toy.tail(), toy.texts(0, 4), device="cpu", test_data=toy.texts(4, 4))
     assert head.training
-    assert torch.equal(kept, before)
-    assert torch.equal(torch.get_rng_state(), drawn)
+    assert torch.equal(running_mean, before)
+    assert torch.equal(torch.get_rng_state(), rng_state)
     assert not head.words._forward_pre_hooks
 
 

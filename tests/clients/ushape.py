@@ -23,8 +23,8 @@ def encode(client: UShapeClient, number: int = 0, **arguments: Any) -> dict[str,
     return client.run("encode", {"number": number, "progress": 0.0, "gradient": None, **arguments})
 
 
-def decode(client: UShapeClient, sent: dict[str, Any]) -> dict[str, Any]:
-    return client.run("decode", {"number": 0, "outputs": sent["messages"]})
+def decode(client: UShapeClient, reply: dict[str, Any]) -> dict[str, Any]:
+    return client.run("decode", {"number": 0, "outputs": reply["messages"]})
 
 
 class Masked(nn.Module):
