@@ -32,23 +32,23 @@ class Copy:
     def insert(self, file: str, text: str, *, before: str) -> None:
         """Insert text into a file, before what it has in one place."""
         path = self.package / file
-        first, found, rest = path.read_text(encoding="utf-8").partition(before)
-        assert found, (file, before)
+        first, separator, rest = path.read_text(encoding="utf-8").partition(before)
+        assert separator, (file, before)
         path.unlink()  # a link to the one of this tree
-        path.write_text(f"{first}{text}{found}{rest}", encoding="utf-8")
+        path.write_text(f"{first}{text}{separator}{rest}", encoding="utf-8")
 
     def uses(self, module: str, name: str) -> dict[str, Any]:
         """Return what a module of these tests prints of the method, as JSON, in a process."""
         elsewhere = self.home / "elsewhere"
         elsewhere.mkdir()
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", f"tests.strategies.{module}", name, str(elsewhere)],
             cwd=elsewhere,  # Python looks there first
             env={**os.environ, "PYTHONPATH": f"{self.home}{os.pathsep}{ROOT}"},
             capture_output=True,
             text=True,
         )
-        assert done.returncode == 0, done.stderr
-        uses: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        assert process.returncode == 0, process.stderr
+        uses: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
         assert Path(uses["package"]).is_relative_to(self.home)
         return uses

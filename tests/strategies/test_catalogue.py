@@ -73,9 +73,9 @@ def test_a_twin_differs_in_averaging_alone(method: Method) -> None:
     plain, twin = (strategy_class(name) for name in method.names)
     assert twin.__bases__ == (plain,)
     # What Python gives to every class, and abc to every class below an abstract one.
-    given = {"__module__", "__doc__", "__parameters__", "__abstractmethods__", "_abc_impl"}
-    given |= {"__firstlineno__", "__static_attributes__"}  # since Python 3.13
-    assert vars(twin).keys() - given == {"averages"}
+    implicit_names = {"__module__", "__doc__", "__parameters__", "__abstractmethods__", "_abc_impl"}
+    implicit_names |= {"__firstlineno__", "__static_attributes__"}  # since Python 3.13
+    assert vars(twin).keys() - implicit_names == {"averages"}
     assert (plain.averages, twin.averages) == (False, True)
 
 
@@ -83,9 +83,9 @@ def test_a_twin_differs_in_averaging_alone(method: Method) -> None:
 def test_what_a_strategy_needs_is_what_its_constructor_asks_for(method: Method) -> None:
     kind = strategy_class(method.name)
     parameters = signature(kind).parameters
-    asked = {name for name in own_options(kind) if parameters[name].default is Parameter.empty}
-    asked |= {name for name in ("noise", "labels") if getattr(kind, f"needs_{name}", False)}
-    assert set(method.needs) == asked
+    required = {name for name in own_options(kind) if parameters[name].default is Parameter.empty}
+    required |= {name for name in ("noise", "labels") if getattr(kind, f"needs_{name}", False)}
+    assert set(method.needs) == required
 
 
 @every_method
@@ -131,8 +131,8 @@ def test_plain_options_are_those_that_a_run_configuration_can_say() -> None:
 def test_methods_that_mix_alike_differ_in_their_constructors_alone(family: list[Method]) -> None:
     """So the laws are run over the first of them only."""
     for method in family[1:]:
-        own = vars(strategy_class(method.name))
-        assert {name for name, value in own.items() if callable(value)} <= {"__init__"}
+        attributes = vars(strategy_class(method.name))
+        assert {name for name, value in attributes.items() if callable(value)} <= {"__init__"}
 
 
 def test_the_catalogue_loads_neither_torch_nor_a_strategy() -> None:

@@ -24,9 +24,9 @@ def documented(strategy: type) -> list[str]:
 
 
 def accepted(strategy: type[SplitStrategy] | type[UShapeStrategy]) -> set[str]:
-    taken = set(inspect.signature(strategy).parameters)
+    parameters = set(inspect.signature(strategy).parameters)
     rest = SplitOptions if strategy.__name__ in STRATEGIES else RoundOptions
-    return (taken - {"options"}) | set(rest.__annotations__)
+    return (parameters - {"options"}) | set(rest.__annotations__)
 
 
 @pytest.mark.parametrize(
@@ -52,17 +52,17 @@ def test_what_is_passed_on_to_the_loop_of_rounds_is_all_that_it_takes(rest: type
 
 
 @pytest.mark.parametrize(
-    ("shape", "options", "own"),
+    ("shape", "options", "own_parameters"),
     [
         (SplitStrategy, SplitOptions, {"upper", "mixer", "labels"}),
         (UShapeStrategy, UShapeOptions, {"trunk"}),
     ],
 )
 def test_a_shape_passes_on_all_options_but_its_modules(
-    shape: type, options: type, own: set[str]
+    shape: type, options: type, own_parameters: set[str]
 ) -> None:
-    taken = set(inspect.signature(shape).parameters) - {"options"}
-    assert taken | ROUND == own | set(options.__annotations__)
+    parameters = set(inspect.signature(shape).parameters) - {"options"}
+    assert parameters | ROUND == own_parameters | set(options.__annotations__)
 
 
 def test_what_follows_the_parameters_is_kept() -> None:

@@ -25,8 +25,8 @@ class Behind(nn.Module):
         self.gate = nn.Parameter(torch.tensor(gate, dtype=torch.float64))
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Any:
-        made = self.inner(hidden, mask)
-        return made + self.gate * self.layer(made)
+        output = self.inner(hidden, mask)
+        return output + self.gate * self.layer(output)
 
 
 class Normed(nn.Module):

@@ -114,9 +114,9 @@ def test_only_who_was_left_over_is_reported_unmixed(
         toy = Toy(clients=clients)
         strategy = InputMixupSL(toy.upper(), across="clients", steps_per_round=3, device="cpu")
         strategy.fit(toy.make_clients(), 1)
-    said = [r.getMessage() for r in caplog.records if "left over" in r.getMessage()]
-    assert len(said) == alone
-    assert all(f"in {3 * alone} uploads in all" in sentence for sentence in said)
+    warnings = [r.getMessage() for r in caplog.records if "left over" in r.getMessage()]
+    assert len(warnings) == alone
+    assert all(f"in {3 * alone} uploads in all" in sentence for sentence in warnings)
 
 
 @pytest.mark.parametrize(

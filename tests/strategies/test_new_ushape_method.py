@@ -132,7 +132,7 @@ def test_a_check_plans_the_epsilon_that_its_run_spends(uses: dict[str, Any], app
     """It took every ledger for one of two methods, and failed at another one."""
     checked = uses["checked"][app]
     assert checked["exit"] == 0, checked
-    (planned,) = (said for said in checked["remarks"] if said.startswith("planned privacy"))
+    (planned,) = (remark for remark in checked["remarks"] if remark.startswith("planned privacy"))
     assert f"epsilon {epsilon_text(uses['spent'][app])} at delta 1e-05" in planned
 
 

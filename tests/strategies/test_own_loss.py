@@ -89,18 +89,18 @@ def test_gradients_are_the_loss_own_ones_whole_and_in_parts() -> None:
 def test_a_loss_sees_all_groups_in_a_joint_update_and_one_in_a_sequential_one(
     options: dict[str, Any], groups: int
 ) -> None:
-    seen: set[int] = set()
+    sizes: set[int] = set()
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
-        seen.add(len(logits))
+        sizes.add(len(logits))
         return by_hand(logits, targets)
 
     losses_of(CutMixSL(TOY.upper(), k=2, loss=loss, device="cpu", **options))
-    assert seen == {groups * TOY.batch}
+    assert sizes == {groups * TOY.batch}
 
 
 @pytest.mark.parametrize(
-    ("loss", "said"),
+    ("loss", "message"),
     [
         (nn.CrossEntropyLoss(), r"loss returns \(\); needed are losses \(\d+,\), .*'none'"),
         (nn.BCEWithLogitsLoss(reduction="none"), r"loss returns \(\d+, 3\); .* mean over classes"),
@@ -108,8 +108,8 @@ def test_a_loss_sees_all_groups_in_a_joint_update_and_one_in_a_sequential_one(
         (lambda logits, targets: 1.0, "loss returns float"),
     ],
 )
-def test_what_is_no_loss_of_each_example_is_refused(loss: TargetLoss, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_is_no_loss_of_each_example_is_refused(loss: TargetLoss, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         losses_of(PSL(TOY.upper(), loss=loss, device="cpu"))
 
 
@@ -123,11 +123,11 @@ def test_what_is_no_loss_of_each_example_is_refused(loss: TargetLoss, said: str)
     ],
 )
 def test_a_loss_of_something_else_than_rows_of_shares_is_refused(loss: TargetLoss) -> None:
-    said = (
+    message = (
         r"^loss \S+ cannot be computed from logits \(4, 3\) and targets \(4, 3\), both float64 .*"
     )
     with pytest.raises(
-        ValueError, match=said + r"needed is nn\.CrossEntropyLoss\(reduction='none'"
+        ValueError, match=message + r"needed is nn\.CrossEntropyLoss\(reduction='none'"
     ):
         losses_of(PSL(TOY.upper(), loss=loss, device="cpu"))
 
@@ -142,11 +142,11 @@ def test_torchs_losses_that_the_message_and_the_docs_name_train(loss: nn.Module)
 
 
 @pytest.mark.parametrize(
-    ("loss", "said"),
+    ("loss", "message"),
     [("ce", "loss is 'ce'; needed is"), (nn.NLLLoss, "loss is the class NLLLoss; needed is")],
 )
-def test_what_can_be_no_loss_is_refused_at_once(loss: Any, said: str) -> None:
-    with pytest.raises(TypeError, match=said):
+def test_what_can_be_no_loss_is_refused_at_once(loss: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         PSL(TOY.upper(), loss=loss, device="cpu")
 
 
@@ -169,13 +169,13 @@ def test_steps_of_a_nan_loss_are_left_out_on_both_sides_and_told_once_a_round(
     strategy = PSL(TOY.upper(), loss=nan, device="cpu", steps_per_round=3, **options)
     clients = TOY.make_clients(adamw(0.02))
     segments = [strategy.upper.module, *(client.segment for client in clients)]
-    before = [weight.detach().clone() for own in segments for weight in own.parameters()]
+    before = [weight.detach().clone() for segment in segments for weight in segment.parameters()]
     with caplog.at_level("WARNING"):
         strategy.fit(clients, 2)
-    told = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
-    assert [words.partition(":")[0] for words in told] == ["round 1", "round 2"]
-    assert f"left out {steps} steps, as gradients in it were NaN or too large" in told[0]
-    after = [weight for own in segments for weight in own.parameters()]
+    warnings = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
+    assert [words.partition(":")[0] for words in warnings] == ["round 1", "round 2"]
+    assert f"left out {steps} steps, as gradients in it were NaN or too large" in warnings[0]
+    after = [weight for segment in segments for weight in segment.parameters()]
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
 
@@ -183,8 +183,8 @@ class FirstIsAlone(Toy):
     """A toy whose first client alone has class 0; the others have class 1."""
 
     def data(self, client: int) -> Examples:
-        own = super().data(client)
-        return Examples(own.inputs, torch.full_like(own.labels, min(client, 1)))
+        examples = super().data(client)
+        return Examples(examples.inputs, torch.full_like(examples.labels, min(client, 1)))
 
 
 @pytest.mark.parametrize(
@@ -239,9 +239,9 @@ def test_only_the_group_whose_gradient_is_nan_gets_none(
     result = segment.learn(mixed, 0.0, 1, 0, np.random.default_rng(0))
     gradients = gradients_of(mixer, result.gradient, mixed, plan, result.without_gradient)
     assert gradients.keys() == {0}
-    (own,) = gradients[0]
-    assert own is not None
-    assert bool(own.any()) == bool(other)
+    (gradient,) = gradients[0]
+    assert gradient is not None
+    assert bool(gradient.any()) == bool(other)
 
 
 def test_a_client_of_several_groups_lacks_only_the_gradients_of_those_that_are_lost() -> None:

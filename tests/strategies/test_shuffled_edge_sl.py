@@ -77,34 +77,34 @@ def test_ids_without_a_table_are_refused() -> None:
 
 
 def fit(toy: Toy, rounds: int, **options: Any) -> tuple[SplitStrategy, Recording, Any]:
-    seen = Recording()
+    recording = Recording()
     strategy = PatchShuffleSL(
         toy.upper(),
         optimizer=sgd(0.1),
         schedule=constant,
         device="cpu",
-        observers=[seen],
+        observers=[recording],
         **options,
     )
     clients = toy.make_clients(sgd(0.1))
     strategy.fit(clients, rounds)
-    return strategy, seen, clients
+    return strategy, recording, clients
 
 
 def test_the_upper_segment_learns_the_servers_labels_and_nothing_goes_back() -> None:
     """The table says otherwise than the clients' own data: the table counts."""
     toy = Toy(clients=2, edge=EDGE)
     table = [(labels + 1) % toy.classes for labels in toy.labels()]
-    strategy, seen, clients = fit(toy, 2, labels=table)
+    strategy, recording, clients = fit(toy, 2, labels=table)
     for client in range(2):
-        sent = [up.payload["labels"] for up in seen.up[client] if up.payload]
-        uploads = [step.uploads[client] for step in seen.steps]
+        uploaded_ids = [up.payload["labels"] for up in recording.up[client] if up.payload]
+        uploads = [step.uploads[client] for step in recording.steps]
         learned = [upload.labels for upload in uploads if isinstance(upload, Upload)]
-        assert len(sent) == len(learned) == 6
-        for ids, labels in zip(sent, learned, strict=True):
+        assert len(uploaded_ids) == len(learned) == 6
+        for ids, labels in zip(uploaded_ids, learned, strict=True):
             assert isinstance(labels, Tensor)
             assert torch.equal(labels, table[client][ids])
-        assert all(call.payload["gradient"] in (None, [None]) for call in seen.down[client])
+        assert all(call.payload["gradient"] in (None, [None]) for call in recording.down[client])
     assert all(row["downlink_bytes"] == 0 for row in strategy.rows)
     untouched = toy.lower().state_dict()
     for client in clients:
@@ -140,8 +140,8 @@ def test_an_edge_that_shuffles_otherwise_is_refused() -> None:
 
 def test_labels_of_too_few_clients_cost_the_others_only() -> None:
     toy = Toy(clients=3, edge=EDGE)
-    strategy, seen, _ = fit(toy, 1, labels=toy.labels()[:2])
-    assert all(step.uploads.keys() == {0, 1} for step in seen.steps)
+    strategy, recording, _ = fit(toy, 1, labels=toy.labels()[:2])
+    assert all(step.uploads.keys() == {0, 1} for step in recording.steps)
     assert strategy.rows[0]["clients_failed"] == 1
 
 

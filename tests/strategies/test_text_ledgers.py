@@ -52,7 +52,7 @@ def test_a_resumed_run_charges_the_round_in_which_it_was_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toy = text_toy("DPForwardSL", clients=1, tests=6)
-    sent = Sent(toy.examples, monkeypatch)
+    releases = Sent(toy.examples, monkeypatch)
     run = Run.create({}, name="dp", home=tmp_path)
     for watch in (StopIn(3, 1), None):
         strategy = strategy_of(toy, Run.open(run.id, home=tmp_path), watch)
@@ -63,19 +63,19 @@ def test_a_resumed_run_charges_the_round_in_which_it_was_interrupted(
             with pytest.raises(InterruptionError):
                 strategy.fit(clients, 3)
     assert clients[0].epsilon is not None
-    assert sent.epsilon <= clients[0].epsilon * (1 + 1e-9)
+    assert releases.epsilon <= clients[0].epsilon * (1 + 1e-9)
 
 
 def test_a_run_that_goes_on_forgets_nothing_of_the_run_in_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toy = text_toy("DPForwardSL", clients=1, tests=6)
-    sent = Sent(toy.examples, monkeypatch)
+    releases = Sent(toy.examples, monkeypatch)
     run, between = (Run.create({}, name="dp", home=tmp_path) for _ in range(2))
     clients = toy.clients_for(repeatable_secrets=False)
     for home, rounds in ((run, 1), (between, 2), (run, 2)):
         strategy_of(toy, Run.open(home.id, home=tmp_path)).fit(clients, rounds)
-    assert clients[0].epsilon == pytest.approx(sent.epsilon)
+    assert clients[0].epsilon == pytest.approx(releases.epsilon)
 
 
 class HostDies(Observer):
@@ -99,9 +99,9 @@ def test_a_client_whose_host_died_charges_what_it_had_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toy = text_toy("DPForwardSL", clients=2, tests=6)
-    sent = Sent(toy.examples, monkeypatch)
+    releases = Sent(toy.examples, monkeypatch)
     death = HostDies(toy)
     death.strategy = strategy_of(toy, Run.create({}, name="dp", home=tmp_path), death)
     death.strategy.fit(toy.clients_for(death.strategy, repeatable_secrets=False), 3)
     assert death.done
-    assert sent.epsilon <= death.strategy.open_link.clients[0].epsilon * (1 + 1e-9)
+    assert releases.epsilon <= death.strategy.open_link.clients[0].epsilon * (1 + 1e-9)

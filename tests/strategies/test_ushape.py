@@ -62,8 +62,10 @@ def test_a_strategy_takes_no_texts_that_are_hidden_in_another_way() -> None:
     """`DPForwardSL` would train on plain hidden states, and report no epsilon."""
     toy = TextToy(clients=3)
     strategy, plain = DPForwardSL(toy.server()), toy.clients_for()
-    said = r"not hidden by DPForward, as DPForwardSL promises; make it .*hiding=DPForward\(\.\.\.\)"
-    with pytest.raises(LinkError, match=said):
+    message = (
+        r"not hidden by DPForward, as DPForwardSL promises; make it .*hiding=DPForward\(\.\.\.\)"
+    )
+    with pytest.raises(LinkError, match=message):
         strategy.fit(plain, 1)
 
 
@@ -72,9 +74,9 @@ def test_a_derived_method_may_take_the_place_of_its_base() -> None:
         pass
 
     toy = TextToy(clients=2, hiding=Further)
-    seen = Seen()
-    NoPeekSL(toy.server(), observers=[seen]).fit(toy.clients_for(), 1)
-    assert seen.rounds[-1].steps
+    observer = Seen()
+    NoPeekSL(toy.server(), observers=[observer]).fit(toy.clients_for(), 1)
+    assert observer.rounds[-1].steps
 
 
 @pytest.mark.parametrize(
@@ -95,16 +97,16 @@ def test_a_derived_method_may_take_the_place_of_its_base() -> None:
     ],
 )  # fmt: skip
 def test_nonsense_costs_its_sender_the_round(method: str, reply: Any, sentence: str) -> None:
-    seen = Seen()
+    observer = Seen()
     toy = TextToy(kind=faulty(method, reply))
-    strategy = USplitSL(toy.server(), device="cpu", steps_per_round=3, observers=[seen])
+    strategy = USplitSL(toy.server(), device="cpu", steps_per_round=3, observers=[observer])
     clients = toy.clients_for(strategy)
     strategy.fit(clients, 1)
-    (done,) = seen.rounds
-    assert list(done.failures) == [1]
-    assert done.steps == 3
+    (event,) = observer.rounds
+    assert list(event.failures) == [1]
+    assert event.steps == 3
     with pytest.raises(AssertionError, match=sentence):
-        raise AssertionError(done.failures[1])
+        raise AssertionError(event.failures[1])
 
 
 class Dying(UShapeClient):
@@ -138,17 +140,17 @@ class Trunk(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("trunk", "said"),
+    ("trunk", "message"),
     [
         (Trunk(7, 7), r"trunk does not take hidden states of shape \(\d+, \d, 5\), .* one model"),
         (Trunk(5, 7), r"trunk returns \(\d+, \d, 7\) for .* \(\d+, \d, 5\); needed is"),
         (Trunk(5, 5, wrapped=True), r"trunk returns a dict for .*; needed is one tensor of"),
     ],
 )
-def test_a_trunk_that_does_not_fit_is_told_the_shapes(trunk: nn.Module, said: str) -> None:
+def test_a_trunk_that_does_not_fit_is_told_the_shapes(trunk: nn.Module, message: str) -> None:
     toy = TextToy(clients=3)
     strategy = USplitSL(trunk, device="cpu", steps_per_round=1)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         strategy.fit(toy.clients_for(strategy), 1)
 
 
@@ -166,13 +168,13 @@ class Boastful(UShapeClient):
 
 
 def test_clients_of_another_width_are_left_out() -> None:
-    seen = Seen()
+    observer = Seen()
     toy = TextToy(kind=Boastful)
-    strategy = USplitSL(toy.server(), device="cpu", steps_per_round=1, observers=[seen])
+    strategy = USplitSL(toy.server(), device="cpu", steps_per_round=1, observers=[observer])
     clients = list(toy.clients_for(strategy))
     clients[1] = replace(toy, width=7).clients_for(strategy)[0]
     strategy.fit(clients, 1)
-    failures = seen.rounds[0].failures
+    failures = observer.rounds[0].failures
     assert failures[1].startswith("the server's head and tail do not fit this client's: it has hea")
     assert failures[2] == "its hidden states have width 7, the trunk's 5"
 
@@ -182,10 +184,10 @@ def test_heads_and_tails_are_averaged() -> None:
     strategy = USplitFL(toy.server(), device="cpu", steps_per_round=2)
     clients = toy.clients_for(strategy, sgd(0.1))
     result = strategy.fit(clients, 1)
-    own = [client.weights() for client in clients]
-    assert not torch.equal(own[0]["head.words.weight"], own[1]["head.words.weight"])
+    weights = [client.weights() for client in clients]
+    assert not torch.equal(weights[0]["head.words.weight"], weights[1]["head.words.weight"])
     for name, array in result.arrays.items():
-        mean = (own[0][name] + own[1][name]) / 2
+        mean = (weights[0][name] + weights[1][name]) / 2
         torch.testing.assert_close(torch.from_numpy(array.numpy()), mean)
 
 
@@ -205,11 +207,11 @@ def test_what_is_said_of_heads_and_tails_names_no_lower_segment(
 
 def test_the_loss_of_a_round_is_the_clients_mean() -> None:
     toy = TextToy(clients=2)
-    seen = Seen()
-    strategy = USplitFL(toy.server(), device="cpu", observers=[seen])
+    observer = Seen()
+    strategy = USplitFL(toy.server(), device="cpu", observers=[observer])
     result = strategy.fit(toy.clients_for(strategy), 1)
     loss = result.train_metrics_clientapp[1]["train-loss"]
-    assert seen.rounds[0].client_means["train-loss"] == pytest.approx(loss)
+    assert observer.rounds[0].client_means["train-loss"] == pytest.approx(loss)
     assert strategy.rows[0]["loss"] == pytest.approx(loss)
 
 
@@ -264,14 +266,14 @@ def bytes_of_a_step(kind: str) -> tuple[int, int]:
         )
         client = MixGuardClient(*parts, texts, vocab_size=99, options=mixguard, **options)  # type: ignore[arg-type]
         client.hiding.calibrated = True
-    seen = Seen()
+    observer = Seen()
     strategy = (USplitSL if kind == "plain" else MixGuard)(
-        Wide(), device="cpu", steps_per_round=1, observers=[seen]
+        Wide(), device="cpu", steps_per_round=1, observers=[observer]
     )
     strategy.fit([client], 1)
     # Masks are not a tensor of Table VI: one byte a token, for each batch that is sent.
     groups = {"plain": 1, "step": 1, "refined": 3}[kind]
-    total = sum(seen.bytes[m, d] for m in ("encode", "decode") for d in ("up", "down"))
+    total = sum(observer.bytes[m, d] for m in ("encode", "decode") for d in ("up", "down"))
     return total - groups * LENGTH, groups * LENGTH
 
 

@@ -33,14 +33,17 @@ def finite(module: nn.Module) -> bool:
 
 
 def failures_of(toy: TextToy, trunk: nn.Module | None = None, **options: Any) -> dict[int, str]:
-    seen = Seen()
+    observer = Seen()
     strategy = USplitSL(
-        trunk or toy.server(), device="cpu", observers=[seen], **{"steps_per_round": 3, **options}
+        trunk or toy.server(),
+        device="cpu",
+        observers=[observer],
+        **{"steps_per_round": 3, **options},
     )
     strategy.fit(toy.clients_for(strategy), 1)
-    assert seen.rounds[0].steps == 3
+    assert observer.rounds[0].steps == 3
     assert finite(strategy.trunk.module)
-    return dict(seen.rounds[0].failures)
+    return dict(observer.rounds[0].failures)
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "gpt2", "bert"])
@@ -56,7 +59,7 @@ def test_a_trunk_of_transformers_knows_its_width_and_length(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("claim", "sentence"),
     [
         ({"num-examples": HUGE}, "says that its num-examples is more than 2147483647"),
         ({"batch-size": 10**5}, "says that its batch-size is more than 65536"),
@@ -67,11 +70,11 @@ def test_a_trunk_of_transformers_knows_its_width_and_length(kind: str) -> None:
     ],
     ids=["examples", "batch", "calibration", "width", "drawn", "hiding"],
 )
-def test_what_a_client_says_of_itself_is_bounded(said: dict[str, Any], sentence: str) -> None:
+def test_what_a_client_says_of_itself_is_bounded(claim: dict[str, Any], sentence: str) -> None:
     class Liar(UShapeClient):
         def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
             description = super().attach(order, arrays)
-            return {**description, **said} if order.client == 1 else description
+            return {**description, **claim} if order.client == 1 else description
 
     assert failures_of(TextToy(kind=Liar)) == {1: sentence}
 
@@ -181,7 +184,7 @@ def test_a_trunk_without_memory_for_any_client_ends_the_run() -> None:
 def test_the_others_do_not_calibrate_as_long_as_one_says(
     says: dict[int, int], asked_of: dict[int, int]
 ) -> None:
-    asked: list[int] = []
+    clients: list[int] = []
 
     class Endless(UShapeClient):
         def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
@@ -190,14 +193,14 @@ def test_the_others_do_not_calibrate_as_long_as_one_says(
 
         def run(self, method: str, arguments: Any) -> dict[str, Any]:
             if method == "encode_public":
-                asked.append(self.order.client)
+                clients.append(self.order.client)
                 mask = torch.ones(1, 1, dtype=torch.uint8)
                 hidden = torch.zeros(1, 1, 5, dtype=torch.float64)
                 return {"public": [{"messages": [hidden], "mask": mask}]}
             return {} if method == "decode_public" else super().run(method, arguments)
 
     assert failures_of(TextToy(kind=Endless)) == {}
-    assert Counter(asked) == asked_of
+    assert Counter(clients) == asked_of
 
 
 @pytest.mark.parametrize(
@@ -236,12 +239,12 @@ def test_further_scores_that_are_none_are_left_out_alone() -> None:
 
 def scored_examples(toy: TextToy) -> int:
     """Evaluate after a step: every number must be sound."""
-    seen = Seen()
+    observer = Seen()
     strategy = USplitSL(
-        toy.server(), device="cpu", steps_per_round=1, evaluation="federated", observers=[seen]
+        toy.server(), device="cpu", steps_per_round=1, evaluation="federated", observers=[observer]
     )
     strategy.fit(toy.clients_for(strategy), 1)
-    scored = seen.rounds[0].evaluation
+    scored = observer.rounds[0].evaluation
     assert scored is not None
     assert 0 <= scored.accuracy <= 1
     assert scored.loss is not None

@@ -31,12 +31,12 @@ EXAMPLES, BATCH, STEPS, SEED = 12, 4, 3, 5
 
 
 def parts(dtype: torch.dtype = torch.float64) -> VisionParts:
-    made = split_vision_parts(
+    model = split_vision_parts(
         image_size=16, patch_size=8, depth=3, embed_dim=8, num_heads=2, num_classes=3, seed=0
     )
-    for part in made:
+    for part in model:
         part.to(dtype)
-    return made
+    return model
 
 
 def images(client: int, dtype: torch.dtype = torch.float64) -> Any:
@@ -46,11 +46,11 @@ def images(client: int, dtype: torch.dtype = torch.float64) -> Any:
 
 
 def clients_of(
-    made: VisionParts, number: int = 2, hiding: Callable[[], Hiding] = Hiding, **options: Any
+    model: VisionParts, number: int = 2, hiding: Callable[[], Hiding] = Hiding, **options: Any
 ) -> list[UShapeClient]:
     return [
         UShapeClient(
-            deepcopy(made.head), deepcopy(made.tail), images(i), batch_size=BATCH,
+            deepcopy(model.head), deepcopy(model.tail), images(i), batch_size=BATCH,
             hiding=hiding(), optimizer=sgd(), schedule=constant, device="cpu", **options,
         )
         for i in range(number)
@@ -68,10 +68,10 @@ def trained(
 
 
 def test_a_client_and_the_trunk_learn_what_the_unsplit_model_learns() -> None:
-    made = parts()
-    whole = nn.Sequential(*deepcopy(made))
-    (client,) = clients_of(made, 1)
-    strategy = trained("USplitSL", [client], deepcopy(made.trunk))
+    model = parts()
+    whole = nn.Sequential(*deepcopy(model))
+    (client,) = clients_of(model, 1)
+    strategy = trained("USplitSL", [client], deepcopy(model.trunk))
     optimizer = torch.optim.SGD(whole.parameters(), lr=1.0)
     pixels, labels = images(0).tensors
     for number in range(STEPS):
@@ -81,11 +81,11 @@ def test_a_client_and_the_trunk_learn_what_the_unsplit_model_learns() -> None:
         loss.backward()
         optimizer.step()
     head, trunk, tail = whole
-    for own, expected in (
+    for segment, expected in (
         (client.head, head), (strategy.trunk.module, trunk), (client.tail, tail),
     ):  # fmt: skip
         for name, weight in expected.state_dict().items():
-            torch.testing.assert_close(own.state_dict()[name], weight, rtol=0, atol=1e-7)
+            torch.testing.assert_close(segment.state_dict()[name], weight, rtol=0, atol=1e-7)
 
 
 class Kept(Observer):
@@ -101,9 +101,9 @@ class Kept(Observer):
 
 
 def test_neither_images_nor_labels_cross_the_cuts() -> None:
-    made, kept = parts(), Kept()
-    trained("USplitSL", clients_of(made, 1), made.trunk, observers=[kept])
-    replies = [reply for reply in kept.up if reply]
+    model, recorder = parts(), Kept()
+    trained("USplitSL", clients_of(model, 1), model.trunk, observers=[recorder])
+    replies = [reply for reply in recorder.up if reply]
     assert {key for reply in replies for key in reply} == {"messages", "mask", "gradients"}
     first = replies[0]
     assert [tuple(message.shape) for message in first["messages"]] == [(BATCH, 5, 8)]
@@ -114,18 +114,18 @@ def test_neither_images_nor_labels_cross_the_cuts() -> None:
     "name", [name for name, kind in USHAPE_STRATEGIES.items() if not kind.hiding.texts_only]
 )
 def test_each_way_to_hide_images_trains_and_is_evaluated(name: str) -> None:
-    made = parts(torch.float32)
+    model = parts(torch.float32)
     kind = USHAPE_STRATEGIES[name].hiding
     data = images(7, torch.float32)
     clients = [
         UShapeClient(
-            deepcopy(made.head), deepcopy(made.tail), images(i, torch.float32), batch_size=BATCH,
+            deepcopy(model.head), deepcopy(model.tail), images(i, torch.float32), batch_size=BATCH,
             hiding=kind(), test_data=data, device="cpu",
         )
         for i in range(2)
     ]  # fmt: skip
     before = {key: weight.clone() for key, weight in clients[0].weights().items()}
-    strategy = trained(name, clients, made.trunk, rounds=2, evaluation="federated")
+    strategy = trained(name, clients, model.trunk, rounds=2, evaluation="federated")
     row = strategy.rows[-1]
     assert 0 <= row["accuracy"] <= 1
     assert row["eval_loss"] > 0
@@ -134,42 +134,42 @@ def test_each_way_to_hide_images_trains_and_is_evaluated(name: str) -> None:
 
 
 def test_the_correlation_of_nopeek_is_that_of_the_papers_samples() -> None:
-    made = parts()
-    (client,) = clients_of(made, 1, NoPeek)
+    model = parts()
+    (client,) = clients_of(model, 1, NoPeek)
     client.attach(ORDER, None)
-    sent = encode(client)
+    reply = encode(client)
     pixels = images(0).tensors[0][torch.from_numpy(client.batches.indices)]
-    expected = distance_correlation(pixels.flatten(1), sent["messages"][0].flatten(1))
+    expected = distance_correlation(pixels.flatten(1), reply["messages"][0].flatten(1))
     assert client.hiding.metrics()["distance-correlation"] == pytest.approx(float(expected))
 
 
 def test_dp_sgd_with_next_to_no_noise_and_no_clipping_is_plain_training() -> None:
-    made = parts()
-    plain, noised = clients_of(made, 1), clients_of(made, 1, lambda: DPSGD(1e-12, 1e3))
-    trained("USplitSL", plain, deepcopy(made.trunk))
-    trained("DPSGDSL", noised, deepcopy(made.trunk))
+    model = parts()
+    plain, noised = clients_of(model, 1), clients_of(model, 1, lambda: DPSGD(1e-12, 1e3))
+    trained("USplitSL", plain, deepcopy(model.trunk))
+    trained("DPSGDSL", noised, deepcopy(model.trunk))
     for name, weight in plain[0].weights().items():
         torch.testing.assert_close(noised[0].weights()[name], weight, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in HIDINGS if kind.texts_only])
 def test_a_way_to_hide_texts_says_that_it_takes_no_images(kind: Any) -> None:
-    made = parts()
-    clients = clients_of(made, 2, lambda: kind(images(9), vocab_size=4))
+    model = parts()
+    clients = clients_of(model, 2, lambda: kind(images(9), vocab_size=4))
     others = listed(other.__name__ for other in HIDINGS if not other.texts_only)
     with pytest.raises(LinkError, match=f"{kind.__name__} hides texts.*there are {others}"):
-        trained("USplitSL", clients, made.trunk)
+        trained("USplitSL", clients, model.trunk)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in HIDINGS if kind.least_batch(texts=False) > 1])
 def test_a_way_to_hide_among_images_refuses_batches_of_one(kind: type[Hiding]) -> None:
     """NaiveMix would send each image unmixed, and NoPeek report a correlation of 0 for it."""
-    made = parts()
+    model = parts()
     client = UShapeClient(
-        made.head, made.tail, images(0), batch_size=1, hiding=kind(), device="cpu"
+        model.head, model.tail, images(0), batch_size=1, hiding=kind(), device="cpu"
     )
-    said = f"batch_size is 1, but {kind.__name__} works only .*: needed are at least 2"
-    with pytest.raises(ClientError, match=said):
+    message = f"batch_size is 1, but {kind.__name__} works only .*: needed are at least 2"
+    with pytest.raises(ClientError, match=message):
         client.attach(ORDER, None)
 
 

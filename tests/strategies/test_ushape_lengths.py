@@ -58,13 +58,13 @@ def small_xcit() -> VisionParts:
     )
 
 
-def image_clients(kind: type[UShapeClient], made: VisionParts) -> list[UShapeClient]:
+def image_clients(kind: type[UShapeClient], model: VisionParts) -> list[UShapeClient]:
     source = torch.Generator().manual_seed(0)
-    pixels = torch.rand(6, *made.head.input_shape, generator=source)
+    pixels = torch.rand(6, *model.head.input_shape, generator=source)
     data: Any = TensorDataset(pixels, torch.randint(3, (6,), generator=source))
     return [
         kind(
-            deepcopy(made.head), deepcopy(made.tail), data, test_data=data, batch_size=3,
+            deepcopy(model.head), deepcopy(model.tail), data, test_data=data, batch_size=3,
             optimizer=sgd(), device="cpu",
         )
         for _ in range(3)
@@ -74,24 +74,26 @@ def image_clients(kind: type[UShapeClient], made: VisionParts) -> list[UShapeCli
 @pytest.mark.parametrize("make", [small_vit, small_xcit])
 def test_an_image_with_a_token_less_costs_only_its_own_client(make: Any) -> None:
     """An error of the trunk, which knows each token's place, would end the run for all."""
-    made, seen = make(), Seen()
-    strategy = USplitSL(made.trunk, device="cpu", steps_per_round=2, observers=[seen])
-    strategy.fit(image_clients(Short, made), 1)
-    (done,) = seen.rounds
-    tokens = made.trunk.geometry.tokens
-    said = f"sent 3 examples of {tokens - 1} tokens; allowed are 1..3 examples of {tokens} tokens"
-    assert done.failures == {1: said}
-    assert done.steps == 2
+    model, observer = make(), Seen()
+    strategy = USplitSL(model.trunk, device="cpu", steps_per_round=2, observers=[observer])
+    strategy.fit(image_clients(Short, model), 1)
+    (event,) = observer.rounds
+    tokens = model.trunk.geometry.tokens
+    message = (
+        f"sent 3 examples of {tokens - 1} tokens; allowed are 1..3 examples of {tokens} tokens"
+    )
+    assert event.failures == {1: message}
+    assert event.steps == 2
     assert finite(strategy.trunk.module)
 
 
 def test_a_test_image_with_a_token_less_costs_only_its_own_client() -> None:
-    made, seen = small_xcit(), Seen()
+    model, observer = small_xcit(), Seen()
     strategy = USplitSL(
-        made.trunk, device="cpu", steps_per_round=1, evaluation="federated", observers=[seen]
+        model.trunk, device="cpu", steps_per_round=1, evaluation="federated", observers=[observer]
     )
-    strategy.fit(image_clients(ShortTests, made), 1)
-    scored = seen.rounds[0].evaluation
+    strategy.fit(image_clients(ShortTests, model), 1)
+    scored = observer.rounds[0].evaluation
     assert scored is not None
     assert scored.examples == 2 * 6
 
@@ -107,8 +109,8 @@ class Fussy(nn.Module):
         """Map texts, unless their length is wrong."""
         if self.wrong(hidden.shape[1]):
             raise self.error("no such\nplace")
-        made: Tensor = self.inner(hidden, mask)
-        return made
+        output: Tensor = self.inner(hidden, mask)
+        return output
 
 
 class OneToken(UShapeClient):
@@ -125,9 +127,11 @@ def test_a_length_on_which_the_trunk_fails_costs_only_its_own_clients(
 ) -> None:
     toy = TextToy(kind=OneToken)
     failures = failures_of(toy, Fussy(toy, lambda tokens: tokens == 1, error))
-    said = "the trunk does not take its messages of 1 token, but those of other clients; cut head"
+    message = (
+        "the trunk does not take its messages of 1 token, but those of other clients; cut head"
+    )
     assert failures.keys() == {1}
-    assert failures[1].startswith(said)
+    assert failures[1].startswith(message)
     assert any("the trunk failed on messages: " in line for line in caplog.messages)
 
 
@@ -137,13 +141,13 @@ def test_a_length_on_which_the_trunk_fails_in_an_evaluation_costs_only_its_own_c
             run = super().run if method == "encode_test" else super(OneToken, self).run
             return run(method, arguments)
 
-    toy, seen = TextToy(kind=OneTestToken, tests=4), Seen()
+    toy, observer = TextToy(kind=OneTestToken, tests=4), Seen()
     strategy = USplitSL(
         Fussy(toy, lambda tokens: tokens == 1), device="cpu", steps_per_round=1,
-        evaluation="federated", observers=[seen],
+        evaluation="federated", observers=[observer],
     )  # fmt: skip
     strategy.fit(toy.clients_for(strategy), 1)
-    scored = seen.rounds[0].evaluation
+    scored = observer.rounds[0].evaluation
     assert scored is not None
     assert scored.examples == 2 * 4
 
@@ -158,8 +162,8 @@ class Mixing(Fussy):
     """Mixes the examples of a batch."""
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        made = super().forward(hidden, mask)
-        return made + made.mean(0, keepdim=True)
+        output = super().forward(hidden, mask)
+        return output + output.mean(0, keepdim=True)
 
 
 @pytest.mark.parametrize("liar", [0, 1])

@@ -57,7 +57,7 @@ class Own(Observer):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"observers": [Own]}, r"observers\[0\] is the class Own; needed is an object, Own\(...\)"),
         ({"observers": Own()}, r"observers is an Own; needed is a list of observers, observers=\["),
@@ -84,13 +84,13 @@ class Own(Observer):
         ),
     ],
 )
-def test_parts_of_a_strategy(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(TypeError, match=said):
+def test_parts_of_a_strategy(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         SplitStrategy(TOY.upper(), **options)
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "said"),
+    ("kind", "options", "message"),
     [
         (PSL, {"k": 2}, "PSL has no option 'k'; help"),
         (PSL, {"batch_size": 4}, r"'batch_size' \(it is an argument of SplitClient\(\.\.\.\)\)"),
@@ -107,9 +107,9 @@ def test_parts_of_a_strategy(options: dict[str, Any], said: str) -> None:
     ],
 )
 def test_options_that_a_strategy_does_not_have(
-    kind: Any, options: dict[str, Any], said: str
+    kind: Any, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match=message):
         kind(TOY.upper(), **options)
 
 
@@ -120,9 +120,9 @@ def test_a_mixer_is_refused_where_the_method_is_one(kind: Any) -> None:
         "noise": GaussianNoise(sigma_s=1.0, sigma_y=1.0) if kind.needs_noise else None,
         "labels": [torch.arange(4) % 3] * 2 if kind.needs_labels else None,
     }
-    given = {name: value for name, value in needed.items() if value is not None}
+    options = {name: value for name, value in needed.items() if value is not None}
     with pytest.raises(TypeError, match="multiple values for keyword argument 'mixer'"):
-        kind(TOY.upper(), mixer=PatchCutMix(2), **given)
+        kind(TOY.upper(), mixer=PatchCutMix(2), **options)
 
 
 @pytest.mark.parametrize("kind", [PatchShuffleSL, SpectralShuffleSL])
@@ -134,7 +134,7 @@ def test_kappa_is_refused_where_tokens_do_not_leave_their_image(kind: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "said"),
+    ("kind", "options", "message"),
     [
         (PSL, {"fraction_train": "x"}, "fraction_train is 'x'; it must be a number"),
         (PSL, {"checkpoint_every": None}, "checkpoint_every is None; it must be a whole number"),
@@ -148,9 +148,9 @@ def test_kappa_is_refused_where_tokens_do_not_leave_their_image(kind: Any) -> No
         (DPSL, {"delta": "x"}, "delta is 'x'; it must be a number"),
     ],
 )
-def test_values_of_another_kind(kind: Any, options: dict[str, Any], said: str) -> None:
+def test_values_of_another_kind(kind: Any, options: dict[str, Any], message: str) -> None:
     noise = {"noise": GaussianNoise(sigma_s=1.0, sigma_y=1.0)} if kind is DPSL else {}
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         kind(TOY.upper(), **noise, **options)
 
 
@@ -202,7 +202,7 @@ def test_observers_are_checked_before_a_ledger_joins_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clients", "said"),
+    ("clients", "message"),
     [
         (dict(enumerate(TOY.make_clients())), "clients is a dict; needed is a list of clients"),
         (iter(TOY.make_clients()), "clients is a list_iterator; needed is a list of clients"),
@@ -210,8 +210,8 @@ def test_observers_are_checked_before_a_ledger_joins_them() -> None:
         ([TOY.lower()], r"clients\[0\] is a ToyLower; needed is a client, such as SplitClient\("),
     ],
 )
-def test_clients(clients: Any, said: str) -> None:
-    with pytest.raises(TypeError, match=said):
+def test_clients(clients: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         PSL(TOY.upper()).fit(clients, 1)
 
 
@@ -230,13 +230,13 @@ def test_clients_of_the_other_shape_are_told_which_class_is_needed() -> None:
 def test_clients_that_share_a_hiding_are_refused() -> None:
     texts = TextToy(clients=3)
     clients = texts.clients_for(hiding=DPForward())
-    said = r"clients 0 and 1 share one hiding, a DPForward, .*: make one for each, hiding=DPForw"
-    with pytest.raises(ValueError, match=said):
+    message = r"clients 0 and 1 share one hiding, a DPForward, .*: make one for each, hiding=DPForw"
+    with pytest.raises(ValueError, match=message):
         DPForwardSL(texts.server(), device="cpu").fit(clients, 1)
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "said"),
+    ("kind", "options", "message"),
     [
         (PSL, {"num_classes": 3.0}, "num_classes is 3.0; it must be a whole number"),
         (CutMixSL, {"k": 2.0}, "k is 2.0; it must be a whole number"),
@@ -244,13 +244,13 @@ def test_clients_that_share_a_hiding_are_refused() -> None:
         (VanillaCutMixSL, {"k": 2.0}, "k is 2.0; it must be a whole number"),
     ],
 )
-def test_numbers_that_are_not_whole(kind: Any, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_numbers_that_are_not_whole(kind: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         kind(TOY.upper(), **options)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"image_size": (32, 64)}, r"image_size is \(32, 64\); it must be a whole number: images"),
         ({"patch_size": 4.0}, "patch_size is 4.0; it must be a whole number"),
@@ -259,8 +259,8 @@ def test_numbers_that_are_not_whole(kind: Any, options: dict[str, Any], said: st
         ({"in_chans": 3}, "timm's in_chans is channels here: channels=3"),
     ],
 )
-def test_sizes_of_a_model(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_sizes_of_a_model(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         split_vision_model("resnet18", **options)
 
 
@@ -285,15 +285,15 @@ def test_clients_of_other_batch_sizes_are_told_the_option(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (3, "evaluate_fn is an int; needed is a function of the round's number and its arrays"),
         (lambda number: None, r"evaluate_fn cannot be called so \(too many .*\); needed is a"),
     ],
 )
-def test_an_evaluate_fn_that_cannot_be_called_costs_no_round(wrong: Any, said: str) -> None:
+def test_an_evaluate_fn_that_cannot_be_called_costs_no_round(wrong: Any, message: str) -> None:
     strategy = PSL(TOY.upper(), device="cpu")
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match=message):
         strategy.fit(TOY.make_clients(), 2, evaluate_fn=wrong)
     assert strategy.last_trained_round == {}
 
@@ -337,7 +337,7 @@ CLIENT: Any = SplitClient
 
 
 @pytest.mark.parametrize(
-    ("make", "given", "said"),
+    ("make", "arguments", "message"),
     [
         (UShapeClient, (HEAD, DATA, TAIL), "tail is a TensorDataset; needed is a torch.nn.Module"),
         (UShapeClient, (abs, TAIL, DATA), "head is a builtin_function_or_method; needed is a torc"),
@@ -353,14 +353,14 @@ CLIENT: Any = SplitClient
         (load_images, (None,), "source is None; needed is the name of a data set, or a folder"),
     ],
 )
-def test_what_is_made_of_arguments_of_another_kind(make: Any, given: Any, said: str) -> None:
+def test_what_is_made_of_arguments_of_another_kind(make: Any, arguments: Any, message: str) -> None:
     """Python's own errors came from deep within, and named no argument."""
-    with pytest.raises(TypeError, match=f"^{said}"):
-        make(*given)
+    with pytest.raises(TypeError, match=f"^{message}"):
+        make(*arguments)
 
 
 @pytest.mark.parametrize(
-    ("make", "given", "said"),
+    ("make", "arguments", "message"),
     [
         (PrivacyBudget, {"max_epsilon": "8"}, "max_epsilon is '8'; it must be a number"),
         (WarmupCosine, {"warmup": "1"}, "warmup is '1'; it must be a number"),
@@ -376,10 +376,12 @@ def test_what_is_made_of_arguments_of_another_kind(make: Any, given: Any, said: 
         (load_images, {"source": Path("/nowhere")}, "'/nowhere' .*there is no such path here"),
     ],
 )
-def test_what_is_made_of_numbers_that_are_none(make: Any, given: dict[str, Any], said: str) -> None:
+def test_what_is_made_of_numbers_that_are_none(
+    make: Any, arguments: dict[str, Any], message: str
+) -> None:
     """A text that looks like a number failed in the first round, or with Python's own error."""
-    with pytest.raises(ValueError, match=said):
-        make(**given)
+    with pytest.raises(ValueError, match=message):
+        make(**arguments)
 
 
 def test_a_folder_of_images_may_be_a_path() -> None:

@@ -39,8 +39,8 @@ def loss_of(name: str) -> float:
 
 
 def app_run(name: str, folder: Path) -> dict[str, Any]:
-    done = fit(folder / "app", strategy=name)
-    return {"strategy": type(done.strategy).__name__, "steps": done.row["steps"]}
+    fitted = fit(folder / "app", strategy=name)
+    return {"strategy": type(fitted.strategy).__name__, "steps": fitted.row["steps"]}
 
 
 def experiment(name: str, folder: Path) -> dict[str, Any]:

@@ -46,22 +46,31 @@ def checked(name: str, which: str) -> dict[str, Any]:
     """Return what `splitmix check` says of an app's run."""
     values = {**OF_APPS[which], "strategy": name}
     keys = " ".join(f"{key.replace('_', '-')}={json.dumps(v)}" for key, v in values.items())
-    given = ["check", str(APPS / which), "--nodes", "2", "--format", "json", "--run-config", keys]
-    result = CliRunner().invoke(app, given)
+    arguments = [
+        "check",
+        str(APPS / which),
+        "--nodes",
+        "2",
+        "--format",
+        "json",
+        "--run-config",
+        keys,
+    ]
+    result = CliRunner().invoke(app, arguments)
     return {"exit": result.exit_code, **json.loads(result.stdout)}
 
 
 def spent(name: str, which: str, folder: Path) -> float:
     """Return what the clients of an app's run say that they have spent."""
     fit: Any = {"language": language_app.fit, "vision": ushape_fit.fit}[which]
-    done = fit(folder / which, **{**OF_APPS[which], "strategy": name})
-    return float(done.rows[-1]["train_epsilon"])
+    fitted = fit(folder / which, **{**OF_APPS[which], "strategy": name})
+    return float(fitted.rows[-1]["train_epsilon"])
 
 
 def shown(folder: Path) -> list[str]:
     """Return the lines of the vision run."""
-    given = ["show", "latest", "--run-dir", str(folder / "vision")]
-    return CliRunner().invoke(app, given).stdout.splitlines()
+    arguments = ["show", "latest", "--run-dir", str(folder / "vision")]
+    return CliRunner().invoke(app, arguments).stdout.splitlines()
 
 
 if __name__ == "__main__":

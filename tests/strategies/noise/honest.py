@@ -60,22 +60,22 @@ class Honest(SplitClient):
 
     @exchange
     def step(self, **arguments: Any) -> dict[str, Any]:
-        here = (self.order.server_round, arguments["number"])
-        if here == self.fails_at or here[0] <= self.fails_until:
+        place = (self.order.server_round, arguments["number"])
+        if place == self.fails_at or place[0] <= self.fails_until:
             raise RuntimeError("the battery is empty")
         reply = super().step(**arguments)
         if "smashed" not in reply:
             return reply
         cost = 0.0
-        for told, smashed in zip(arguments["plan"], reply["smashed"], strict=True):
-            if told is not None:
-                share = share_from_wire(told, SHARES)
+        for entry, smashed in zip(arguments["plan"], reply["smashed"], strict=True):
+            if entry is not None:
+                share = share_from_wire(entry, SHARES)
                 assert isinstance(share, NoisyShare)
                 weight = share.lam if share.inner.family == "mixup" else 1.0
-                kept = smashed.shape[1]  # noise on the kept patches: nothing else travels
-                cost += E_S * weight**2 * kept / N + E_Y * share.lam**2
+                patches = smashed.shape[1]  # noise on the kept patches: nothing else travels
+                cost += E_S * weight**2 * patches / N + E_Y * share.lam**2
         self.sent.setdefault(self.order.client, []).append((self.batches.indices.copy(), cost))
-        if here == self.nonsense_at:
+        if place == self.nonsense_at:
             return {**reply, "smashed": [t * float("nan") for t in reply["smashed"]]}
         return reply
 
@@ -86,10 +86,10 @@ class Honest(SplitClient):
         return super().encode_part(part=part, **arguments)
 
 
-def truth(sent: Sent, client: int) -> float:
+def truth(releases: Sent, client: int) -> float:
     """Return the epsilon of the record that was sent at the highest cost."""
     paid = np.zeros(100)
-    for records, cost in sent.get(client, []):
+    for records, cost in releases.get(client, []):
         np.add.at(paid, records, cost)
     return epsilon(float(paid.max()))
 
@@ -141,13 +141,13 @@ Prepare = Callable[[Sequence[Any]], None]
 def run(
     kind: Any, toy: Toy = TOY, rounds: int = 1, *,
     budgets: Mapping[int, PrivacyBudget] | None = None, prepare: Prepare | None = None,
-    watch: Sequence[Observer] = (), sent: Sent | None = None, repeatable: bool = False,
+    watch: Sequence[Observer] = (), releases: Sent | None = None, repeatable: bool = False,
     benchmark: bool = False, **options: Any,
 ) -> Outcome:  # fmt: skip
     """Train; clients are new ones of each call, and go on from what the run's directory holds."""
-    seen, sent = Seen(), {} if sent is None else sent
+    observer, releases = Seen(), {} if releases is None else releases
     options = {"optimizer": sgd(0.1), "schedule": constant, "device": "cpu", **options}
-    strategy = kind(toy.upper(), observers=[seen, *watch], **options)
+    strategy = kind(toy.upper(), observers=[observer, *watch], **options)
     by_budget = {
         budget: toy.make_clients(
             sgd(0.1),
@@ -161,10 +161,10 @@ def run(
     }
     clients = [by_budget[(budgets or {}).get(client)][client] for client in range(toy.clients)]
     for client in clients:
-        client.sent = sent  # type: ignore[attr-defined]
+        client.sent = releases  # type: ignore[attr-defined]
     if prepare is not None:
         prepare(clients)
-    outcome = Outcome(strategy, clients, seen, sent)
+    outcome = Outcome(strategy, clients, observer, releases)
     strategy.fit(clients, rounds)
     return outcome
 
@@ -173,10 +173,10 @@ noised = partial(partial, noise=NOISE)
 """A strategy's class with the noise of these tests."""
 
 
-def passes(seen: Seen, client: int, cost: Callable[[NoisyShare, Any], float]) -> float:
+def passes(observer: Seen, client: int, cost: Callable[[NoisyShare, Any], float]) -> float:
     """Add up the worst batch of each pass of 3 batches, what one costs being given."""
     worst: dict[int, float] = {}
-    for place, step in enumerate(seen.steps):
+    for place, step in enumerate(observer.steps):
         batch = 0.0
         for source in step.mixed.sources:
             ratios = [member.share.lam for member in source.members]

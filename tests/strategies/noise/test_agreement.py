@@ -54,8 +54,8 @@ from tests.strategies.noise.honest import (
 def test_no_ledger_says_less_than_was_sent_and_the_client_never_more_than_the_server(
     form: str, toy: Toy, options: dict[str, Any]
 ) -> None:
-    kind, own = FORMS[form]
-    outcome = run(noised(kind), toy, 4, **own, **options)
+    kind, form_options = FORMS[form]
+    outcome = run(noised(kind), toy, 4, **form_options, **options)
     check_order(outcome, range(toy.clients))
     if form != "cutout" and toy is TOY:  # Cutout is charged as if it kept everything
         for client in range(4):
@@ -73,9 +73,9 @@ def test_a_client_that_fails_and_comes_back_pays_for_all_that_it_sent(
     def break_one(clients: Sequence[Any]) -> None:
         setattr(clients[1], "nonsense_at" if nonsense else "fails_at", place)
 
-    kind, own = FORMS[form]
+    kind, form_options = FORMS[form]
     toy = replace(TOY, clients=5, examples=20)
-    outcome = run(noised(kind), toy, 6, prepare=break_one, steps_per_round=4, **own)
+    outcome = run(noised(kind), toy, 6, prepare=break_one, steps_per_round=4, **form_options)
     assert 1 in outcome.seen.rounds[place[0] - 1].failures
     assert 1 not in outcome.seen.rounds[place[0]].failures
     check_order(outcome, range(5))
@@ -102,19 +102,24 @@ class Restarts(Observer):
 def test_the_server_counts_what_a_client_sends_again_after_it_lost_a_round(
     form: str, place: tuple[int, int], tmp_path: Path
 ) -> None:
-    kind, own = FORMS[form]
-    toy, sent = replace(TOY, clients=5, examples=20), Sent()
+    kind, form_options = FORMS[form]
+    toy, releases = replace(TOY, clients=5, examples=20), Sent()
     options = {"device": "cpu", "optimizer": sgd(0.1), "schedule": constant, "steps_per_round": 4}
 
     def build() -> Honest:
         client = toy.make_clients(sgd(0.1), kind=Honest, repeatable_secrets=False)[1]
         assert isinstance(client, Honest)
-        client.sent = sent
+        client.sent = releases
         return client
 
     restarts = Restarts(build)
     strategy = kind(
-        toy.upper(), noise=NOISE, run=new_run(tmp_path), observers=[restarts], **own, **options
+        toy.upper(),
+        noise=NOISE,
+        run=new_run(tmp_path),
+        observers=[restarts],
+        **form_options,
+        **options,
     )
     restarts.strategy = strategy
     clients = [build() if index == 1 else client for index, client in enumerate(toy.make_clients())]
@@ -124,7 +129,7 @@ def test_the_server_counts_what_a_client_sends_again_after_it_lost_a_round(
     assert strategy.open_link.clients[1] is not clients[1]
     assert strategy.open_link.clients[1].batches.drawn == 4 * 5
     again = place[1]
-    assert len(sent[1]) == 4 * 5 + again
+    assert len(releases[1]) == 4 * 5 + again
     # The server tells it, so that its own ledger, which went back too, has it as well.
-    outcome = Outcome(strategy, strategy.open_link.clients, Seen(), sent)
+    outcome = Outcome(strategy, strategy.open_link.clients, Seen(), releases)
     check_order(outcome, [1])

@@ -118,11 +118,14 @@ def test_metrics_and_progress_show_the_largest_epsilon_and_each(
     with caplog.at_level("INFO", logger="flwr.splitmix"):
         outcome = run(noised(DPSL), toy, 2, run=home)
     rows = Run.open(home.id, home=tmp_path).rows
-    for done, row in enumerate(rows, start=1):
+    for server_round, row in enumerate(rows, start=1):
         each = json.loads(row["epsilon_by_client"])
         # Client 0 has 2 batches of 4 steps, client 1 has 6.
         assert each == pytest.approx(
-            {"0": epsilon(2 * done * (E_S + E_Y)), "1": epsilon((1 + (done > 1)) * (E_S + E_Y))}
+            {
+                "0": epsilon(2 * server_round * (E_S + E_Y)),
+                "1": epsilon((1 + (server_round > 1)) * (E_S + E_Y)),
+            }
         )
         assert row["epsilon"] == max(each.values())
     assert rows[-1]["epsilon"] == outcome.by_server(0)

@@ -51,10 +51,10 @@ def test_each_client_stops_at_its_own_budget_and_never_above() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_client_ever_exceeds_its_budget(form: str) -> None:
-    kind, own = FORMS[form]
+    kind, form_options = FORMS[form]
     toy = replace(TOY, clients=5, examples=(12, 14, 9, 3, 12))
     budgets = limits(*(epsilon(share * (E_S + E_Y)) for share in (0.3, 1.1, 2.0, 2.4, 3.0)))
-    outcome = run(noised(kind), toy, 8, budgets=budgets, **own)
+    outcome = run(noised(kind), toy, 8, budgets=budgets, **form_options)
     for client, budget in budgets.items():
         assert budget.max_epsilon is not None
         assert truth(outcome.sent, client) <= outcome.by_client(client) * (1 + 1e-9)
@@ -71,8 +71,8 @@ def test_a_client_stops_within_a_round_and_its_group_goes_on_without_it() -> Non
         *[[0, 1, 2, 3]] * 3,
         *[[1, 2, 3]] * 3,
     ]
-    asked = [e for e in outcome.seen.exchanges if e.client == 0 and e.direction == "down"]
-    assert [e.payload["plan"] is not None for e in asked] == [True] * 4 + [False]
+    requests = [e for e in outcome.seen.exchanges if e.client == 0 and e.direction == "down"]
+    assert [e.payload["plan"] is not None for e in requests] == [True] * 4 + [False]
     replies = [e.payload for e in outcome.seen.exchanges if (e.client, e.direction) == (0, "up")]
     assert replies[3] == {"budget-spent": True}
 
@@ -142,13 +142,13 @@ def test_one_client_with_a_budget_does_not_stop_the_others() -> None:
 def test_clients_with_a_budget_can_be_fitted_again_and_go_on_spending(clients: int) -> None:
     """The weights that another fit begins with are no average, which a budget refuses."""
     toy = replace(TOY, clients=clients)
-    own = toy.make_clients(sgd(0.1), privacy=PrivacyBudget(max_epsilon=100.0))
+    toy_clients = toy.make_clients(sgd(0.1), privacy=PrivacyBudget(max_epsilon=100.0))
     spent = []
     for _ in range(2):
         strategy = DPSL(toy.upper(), noise=NOISE, optimizer=sgd(0.1), device="cpu")
-        strategy.fit(own, 1)
-        spent.append(own[-1].epsilon)
+        strategy.fit(toy_clients, 1)
+        spent.append(toy_clients[-1].epsilon)
     assert spent == pytest.approx([epsilon(E_S + E_Y), epsilon(2 * (E_S + E_Y))])
-    other = {name: tensor + 1 for name, tensor in own[0].weights().items()}
+    other = {name: tensor + 1 for name, tensor in toy_clients[0].weights().items()}
     with pytest.raises(ClientError, match="other weights within the run"):
-        own[0].attach(own[0].order, other)
+        toy_clients[0].attach(toy_clients[0].order, other)

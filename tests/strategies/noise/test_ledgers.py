@@ -129,7 +129,7 @@ def test_k_times_costs_k_releases_of_each_batch(trusted: bool) -> None:
         # Clamped labels of a sum are charged as if each were seen.
         expected = passes(outcome.seen, client, lambda s, r: _kept(s) * E_S + _kept(s) ** 2 * E_Y)
         assert outcome.slopes(client) == pytest.approx(expected, rel=1e-12)
-    batches = [cost for sent in outcome.sent.values() for _, cost in sent]
+    batches = [cost for releases in outcome.sent.values() for _, cost in releases]
     # Three passes: together up to three full releases, on average one.
     assert max(batches) > E_S + E_Y
 
@@ -142,7 +142,7 @@ def test_a_client_that_is_left_over_sends_everything_with_noise() -> None:
     for client in range(3):
         expected = passes(outcome.seen, client, lambda s, r: _kept(s) * E_S + s.lam**2 * E_Y)
         assert outcome.slopes(client) == pytest.approx(expected, rel=1e-12)
-        full = {place // 3 for place, left in alone if left == client}
+        full = {place // 3 for place, leftover in alone if leftover == client}
         assert outcome.slopes(client) >= len(full) * (E_S + E_Y) - 1e-12
     assert "no epsilon" not in outcome.said(0)
 
@@ -182,13 +182,13 @@ def test_a_client_that_starts_over_within_a_round_pays_again() -> None:
 
 def test_all_positions_cost_the_uplink_of_psl() -> None:
     def smashed_bytes(kind: Any, **options: Any) -> int:
-        seen = run(kind, alpha=None, **options).seen if options else run(kind).seen
-        ups = [e for e in seen.exchanges if e.method == "step" and "smashed" in e.payload]
+        observer = run(kind, alpha=None, **options).seen if options else run(kind).seen
+        ups = [e for e in observer.exchanges if e.method == "step" and "smashed" in e.payload]
         return sum(t.nbytes for e in ups for t in e.payload["smashed"])
 
     everything = smashed_bytes(noised(DPSL))
-    kept = smashed_bytes(noised(DPCutMixSL), k=2)
+    kept_bytes = smashed_bytes(noised(DPCutMixSL), k=2)
     everywhere = partial(DPCutMixSL, noise=replace(NOISE, smashed_noise="all"))
     assert everything == 4 * 3 * 4 * N * D * 8  # clients, steps, batch, numbers of 8 bytes
-    assert kept == everything / 2
+    assert kept_bytes == everything / 2
     assert smashed_bytes(everywhere, k=2) == everything

@@ -104,10 +104,10 @@ class Lossy:
         """
         self.number += 1
         before = self.rounds.of(0)
-        known = [length for length in before if length is not None]
+        lengths = [length for length in before if length is not None]
         ticket = Ticket(
             client=0, seed=5, server_round=self.number, num_rounds=99, arrays="initial",
-            state_round=self.number - 1, attempt=len(before), earlier=known,
+            state_round=self.number - 1, attempt=len(before), earlier=lengths,
         )  # fmt: skip
         described = {0: read_description(self.host.attach(ticket, self._build, None))}
         begun = RoundBegun(self.number, {0: before}, False, described, nodes=[0], steps=steps)
@@ -119,7 +119,7 @@ class Lossy:
             self.client.fails = fails
             self._ask(sends)
             self.client.fails = ""
-        done = RoundDone(
+        round_done = RoundDone(
             server_round=self.number, num_rounds=99, seconds=1.0, steps=steps, step_seconds=1.0,
             clients_alive=1, failures={0: "no"} if fails else {},
         )  # fmt: skip
@@ -128,7 +128,7 @@ class Lossy:
         elif saves:
             self.host.keep_if_changed(ticket)
         for observer in (self.rounds, self.ledger):
-            observer.on_round(done)
+            observer.on_round(round_done)
 
     def _ask(self, number: int, *, lost: bool = False) -> None:
         payload = {"number": number, "progress": 0.0, "gradient": None, "plan": [SHARE.to_wire()]}
@@ -142,10 +142,10 @@ class Lossy:
 
     def check(self) -> None:
         """Assert that no ledger says less than what was sent, and the client's never more."""
-        own = self.client.epsilon
-        assert own is not None
-        assert truth(self.sent, 0) <= own * (1 + 1e-9)
-        assert own <= self.ledger.epsilons[0] * (1 + 1e-9)
+        client_epsilon = self.client.epsilon
+        assert client_epsilon is not None
+        assert truth(self.sent, 0) <= client_epsilon * (1 + 1e-9)
+        assert client_epsilon <= self.ledger.epsilons[0] * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("saves", [False, True])

@@ -59,7 +59,7 @@ def test_a_strategy_that_promises_noise_needs_it(kind: Any) -> None:
 
 @pytest.mark.parametrize("noise", [None, NOISE])
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"delta": 2.0}, "delta is 2.0; it must lie strictly between 0 and 1"),
         ({"relation": "remove"}, "relation is 'remove'; allowed are replace, add-remove"),
@@ -67,9 +67,9 @@ def test_a_strategy_that_promises_noise_needs_it(kind: Any) -> None:
     ],
 )
 def test_the_options_of_the_ledger_are_checked_with_and_without_noise(
-    noise: GaussianNoise | None, options: dict[str, Any], said: str
+    noise: GaussianNoise | None, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         PSL(TOY.upper(), noise=noise, **options)
 
 
@@ -138,14 +138,14 @@ def test_soft_labels_outside_0_to_1_are_refused_where_they_are_to_be_clamped() -
             return {**reply, "labels": [soft + 2 for soft in reply["labels"]]} if reply else reply
 
     for clamp in (True, False):
-        seen = Seen()
+        observer = Seen()
         noise = replace(NOISE, clamp_labels=clamp)
-        strategy = DPSL(TOY.upper(), noise=noise, device="cpu", observers=[seen])
+        strategy = DPSL(TOY.upper(), noise=noise, device="cpu", observers=[observer])
         clients = [*TOY.make_clients()[:3], TOY.make_clients(kind=Loud)[3]]
         clients[3].sent = {}  # type: ignore[attr-defined]
         strategy.fit(clients, 1)
         expected = {3: "uploaded soft labels outside 0..1"} if clamp else {}
-        assert seen.rounds[0].failures == expected
+        assert observer.rounds[0].failures == expected
 
 
 @pytest.mark.parametrize("part", ["smashed", "labels"])
@@ -158,27 +158,27 @@ def test_one_client_that_sends_what_no_noise_can_make_ends_nobody_elses_run(part
             reply = super().step(**arguments)
             return {**reply, part: [torch.full_like(t, -1e6) for t in reply[part]]} if reply else {}
 
-    seen = Seen()
+    observer = Seen()
     noise = GaussianNoise(sigma_s=0.1, sigma_y=0.1, clamp_labels=False)
-    options: dict[str, Any] = {"optimizer": sgd(0.1), "device": "cpu", "observers": [seen]}
+    options: dict[str, Any] = {"optimizer": sgd(0.1), "device": "cpu", "observers": [observer]}
     strategy = DPMixSL(TOY.upper(), noise=noise, **options)
     clients = [*TOY.make_clients()[:3], TOY.make_clients(kind=Absurd)[3]]
     clients[3].sent = {}  # type: ignore[attr-defined]
     strategy.fit(clients, 2)
-    for done in seen.rounds:
-        assert done.failures.keys() == {3}
-        assert done.failures[3].startswith("uploaded s")
+    for event in observer.rounds:
+        assert event.failures.keys() == {3}
+        assert event.failures[3].startswith("uploaded s")
     assert all(bool((p.abs() < 100).all()) for p in strategy.upper.module.parameters())
 
 
 def test_noise_is_in_what_the_server_learns_from() -> None:
     """And it is not the same from step to step."""
     toy = replace(TOY, dropout=0.0)
-    seen = run(noised(DPSL), toy, 1, steps_per_round=2, repeatable=True).seen
-    spreads = [float(step.mixed.smashed.std()) for step in seen.steps]
+    observer = run(noised(DPSL), toy, 1, steps_per_round=2, repeatable=True).seen
+    spreads = [float(step.mixed.smashed.std()) for step in observer.steps]
     assert spreads == pytest.approx([20.0, 20.0], rel=0.2)
-    assert not seen.steps[0].mixed.smashed.eq(seen.steps[1].mixed.smashed).any()
-    assert all(torch.isfinite(step.mixed.targets).all() for step in seen.steps)
+    assert not observer.steps[0].mixed.smashed.eq(observer.steps[1].mixed.smashed).any()
+    assert all(torch.isfinite(step.mixed.targets).all() for step in observer.steps)
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,12 @@ def test_a_round_that_is_repeated_otherwise_has_no_epsilon(
     kind: Any, then: Any, tmp_path: Path
 ) -> None:
     """The first attempt's price is not the second's, and no plan of it is known any more."""
-    home, sent = new_run(tmp_path), Sent()
+    home, releases = new_run(tmp_path), Sent()
     with pytest.raises(InterruptionError):
-        run(kind, rounds=3, run=home, sent=sent, watch=[StopIn(2, 2)])
-    outcome = run(then, rounds=3, run=Run.open(home.id, home=tmp_path), sent=sent)
+        run(kind, rounds=3, run=home, releases=releases, watch=[StopIn(2, 2)])
+    outcome = run(then, rounds=3, run=Run.open(home.id, home=tmp_path), releases=releases)
     for client in range(4):
-        assert truth(sent, client) <= outcome.by_client(client)
+        assert truth(releases, client) <= outcome.by_client(client)
         assert outcome.by_client(client) == outcome.by_server(client) == math.inf
         assert "length, mixer or noise is not known" in outcome.said(client)
 
@@ -48,8 +48,8 @@ def lose_one(clients: Any) -> None:
 def test_who_was_lost_before_the_checkpoint_has_no_epsilon_with_another_noise(
     tmp_path: Path,
 ) -> None:
-    home, sent = new_run(tmp_path), Sent()
-    options: dict[str, Any] = {"min_nodes": 2, "run": home, "sent": sent}
+    home, releases = new_run(tmp_path), Sent()
+    options: dict[str, Any] = {"min_nodes": 2, "run": home, "releases": releases}
     run(noised(DPSL), rounds=2, prepare=lose_one, **options)
     options["run"] = Run.open(home.id, home=tmp_path)
     outcome = run(partial(DPSL, noise=MORE), rounds=3, **options)
@@ -59,10 +59,10 @@ def test_who_was_lost_before_the_checkpoint_has_no_epsilon_with_another_noise(
 
 
 def test_another_noise_after_whole_rounds_is_counted(tmp_path: Path) -> None:
-    home, sent = new_run(tmp_path), Sent()
-    spent = run(noised(DPSL), rounds=2, run=home, sent=sent).by_client(0)
+    home, releases = new_run(tmp_path), Sent()
+    spent = run(noised(DPSL), rounds=2, run=home, releases=releases).by_client(0)
     more = partial(DPSL, noise=MORE)
-    outcome = run(more, rounds=3, run=Run.open(home.id, home=tmp_path), sent=sent)
+    outcome = run(more, rounds=3, run=Run.open(home.id, home=tmp_path), releases=releases)
     alike = run(noised(DPSL), rounds=3)
     for client in range(4):
         assert spent < outcome.by_client(client) <= outcome.by_server(client)

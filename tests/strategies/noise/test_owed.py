@@ -26,10 +26,10 @@ from tests.strategies.noise.honest import (
 GONE = 2
 
 
-def interrupt(home: Run, sent: Sent, at: int, **options: Any) -> Run:
+def interrupt(home: Run, releases: Sent, at: int, **options: Any) -> Run:
     """Stop a run of all clients in the midst of a round; return it as another process opens it."""
     with pytest.raises(InterruptionError):
-        run(noised(DPSL), rounds=at, run=home, sent=sent, watch=[StopIn(at, 2)], **options)
+        run(noised(DPSL), rounds=at, run=home, releases=releases, watch=[StopIn(at, 2)], **options)
     return Run.open(home.id, home=home.path.parent.parent)
 
 
@@ -47,14 +47,16 @@ def test_who_does_not_come_back_has_no_epsilon(
     at: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What it sent in the interrupted round is in no checkpoint, and no batch has priced it."""
-    sent = Sent()
-    home = interrupt(new_run(tmp_path), sent, at)
+    releases = Sent()
+    home = interrupt(new_run(tmp_path), releases, at)
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        outcome = run(noised(DPSL), rounds=3, run=home, sent=sent, prepare=without, min_nodes=3)
+        outcome = run(
+            noised(DPSL), rounds=3, run=home, releases=releases, prepare=without, min_nodes=3
+        )
     ledger = outcome.strategy.ledger
     assert ledger is not None
-    assert truth(sent, GONE) > 0
+    assert truth(releases, GONE) > 0
     assert ledger.epsilons.pop(GONE) == math.inf
     assert outcome.strategy.rows[-1]["epsilon"] == math.inf
     assert f"client {GONE}: no epsilon" in ledger.report()
@@ -71,19 +73,19 @@ def test_who_does_not_come_back_has_no_epsilon(
 
 
 def test_who_comes_back_has_one_again(tmp_path: Path) -> None:
-    home, sent = new_run(tmp_path), Sent()
-    again = interrupt(home, sent, 2)
-    away = run(noised(DPSL), rounds=3, run=again, sent=sent, prepare=without, min_nodes=3)
+    home, releases = new_run(tmp_path), Sent()
+    again = interrupt(home, releases, 2)
+    away = run(noised(DPSL), rounds=3, run=again, releases=releases, prepare=without, min_nodes=3)
     assert away.strategy.rows[-1]["epsilon"] == math.inf
-    outcome = run(noised(DPSL), rounds=4, run=Run.open(home.id, home=tmp_path), sent=sent)
+    outcome = run(noised(DPSL), rounds=4, run=Run.open(home.id, home=tmp_path), releases=releases)
     check_order(outcome, range(4))
     assert outcome.strategy.ledger is not None
     assert math.isfinite(outcome.strategy.rows[-1]["epsilon"])
-    assert outcome.strategy.ledger.epsilons[GONE] >= truth(sent, GONE)
+    assert outcome.strategy.ledger.epsilons[GONE] >= truth(releases, GONE)
 
 
 def test_repeated_secrets_owe_nothing_once_the_round_is_repeated(tmp_path: Path) -> None:
-    sent = Sent()
-    home = interrupt(new_run(tmp_path), sent, 2, repeatable=True)
-    outcome = run(noised(DPSL), rounds=2, run=home, sent=sent, repeatable=True)
+    releases = Sent()
+    home = interrupt(new_run(tmp_path), releases, 2, repeatable=True)
+    outcome = run(noised(DPSL), rounds=2, run=home, releases=releases, repeatable=True)
     assert math.isfinite(outcome.strategy.rows[-1]["epsilon"])
