@@ -30,8 +30,8 @@ def test_the_check_allows_fewer_test_pictures_than_clients(
     evaluation: str, strategy: str, pictures: str
 ) -> None:
     keys = f"dataset='{pictures}' evaluation='{evaluation}' strategy='{strategy}' image-size=8"
-    given = [f"{keys} patch-size=4"]
-    assert check_app(APPS / "vision", given, here=Path.cwd(), nodes=3).problems == []
+    overrides = [f"{keys} patch-size=4"]
+    assert check_app(APPS / "vision", overrides, here=Path.cwd(), nodes=3).problems == []
 
 
 def test_clients_with_test_pictures_are_evaluated(pictures: str, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ RENAMED = {"zhund": "red", "katze": "blue", "maus": "green"}
 
 
 @pytest.mark.parametrize(
-    ("now", "size", "strategy", "said"),
+    ("classes", "size", "strategy", "message"),
     [
         (RENAMED, 8, "PSL", "classes from number 0 on are now 'katze', 'maus', 'zhund', and were"),
         (RENAMED, 8, "USplitFL", "classes from number 0 on are now 'katze', 'maus', 'zhund', and"),
@@ -68,34 +68,34 @@ RENAMED = {"zhund": "red", "katze": "blue", "maus": "green"}
     ],
 )
 def test_other_classes_or_sizes_of_pictures_are_refused(
-    now: Mapping[str, str], size: int, strategy: str, said: str, tmp_path: Path
+    classes: Mapping[str, str], size: int, strategy: str, message: str, tmp_path: Path
 ) -> None:
     """A renamed folder puts the classes in another order: the run would learn permuted labels."""
     keys: dict[str, Any] = {"strategy": strategy, "image_size": 8, "patch_size": 4}
-    dataset = pictures(tmp_path / "now", now, size)
-    own = vision_app.run_config(dataset=dataset, run_dir=str(tmp_path), **keys)
-    run = Run.create(own, name="x", home=tmp_path)
+    dataset = pictures(tmp_path / "now", classes, size)
+    config = vision_app.run_config(dataset=dataset, run_dir=str(tmp_path), **keys)
+    run = Run.create(config, name="x", home=tmp_path)
     began = read(dataset=pictures(tmp_path / "was", WAS), **keys)
     record_inputs(run, images_of(began))
     with pytest.raises(RunError) as raised:
-        train_vision(GRID, vision_app.context(0, 2, {**own, "resume": run.id}))
+        train_vision(GRID, vision_app.context(0, 2, {**config, "resume": run.id}))
     assert f"run {run.id} began with other data: dataset is {dataset!r}, of which" in str(
         raised.value
     )
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert "restore the data as they were, or begin a new run" in str(raised.value)
-    given = f"resume='latest' run-dir='{tmp_path}'"
-    report = check_app(APPS / "vision", [given], here=Path.cwd())
-    assert [said in problem for problem in report.problems] == [True]
+    overrides = f"resume='latest' run-dir='{tmp_path}'"
+    report = check_app(APPS / "vision", [overrides], here=Path.cwd())
+    assert [message in problem for problem in report.problems] == [True]
 
 
 def test_the_same_pictures_pass_the_check(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"strategy": "PSL", "image_size": 8, "patch_size": 4}
-    own = vision_app.run_config(dataset=pictures(tmp_path / "was", WAS), **keys)
-    run = Run.create(own, name="x", home=tmp_path)
-    record_inputs(run, images_of(read(dataset=own["dataset"], **keys)))
-    given = f"resume='latest' run-dir='{tmp_path}'"
-    assert check_app(APPS / "vision", [given], here=Path.cwd()).problems == []
+    config = vision_app.run_config(dataset=pictures(tmp_path / "was", WAS), **keys)
+    run = Run.create(config, name="x", home=tmp_path)
+    record_inputs(run, images_of(read(dataset=config["dataset"], **keys)))
+    overrides = f"resume='latest' run-dir='{tmp_path}'"
+    assert check_app(APPS / "vision", [overrides], here=Path.cwd()).problems == []
 
 
 def texts(dataset: str, run_dir: Path) -> dict[str, Any]:
@@ -113,8 +113,8 @@ def texts(dataset: str, run_dir: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("labels", [("pos", "neg"), ("neg", "0pos"), ("a", "neg", "pos")])
 def test_other_words_as_labels_are_refused(labels: tuple[str, ...], tmp_path: Path) -> None:
     began = texts(rows(tmp_path / "was", "neg", "pos"), tmp_path)
-    own = texts(rows(tmp_path / "now", *labels), tmp_path)
-    run = Run.create(own, name="x", home=tmp_path)
+    config = texts(rows(tmp_path / "now", *labels), tmp_path)
+    run = Run.create(config, name="x", home=tmp_path)
     of_texts.record_inputs(run, LanguageConfig.read(began))
     report = check_app(
         APPS / "language", [f"resume='latest' run-dir='{tmp_path}'"], here=Path.cwd()
@@ -123,22 +123,22 @@ def test_other_words_as_labels_are_refused(labels: tuple[str, ...], tmp_path: Pa
         assert report.problems == []
         return
     with pytest.raises(RunError, match=r"the classes from number 0 on are now .*, and were 'neg'"):
-        train_language(GRID, vision_app.context(0, 2, {**own, "resume": run.id}))
+        train_language(GRID, vision_app.context(0, 2, {**config, "resume": run.id}))
     assert ["began with other data" in problem for problem in report.problems] == [True]
 
 
 def test_a_run_of_texts_records_its_classes(tmp_path: Path) -> None:
-    own = texts(rows(tmp_path / "rows", "neg", "pos"), tmp_path)
+    config = texts(rows(tmp_path / "rows", "neg", "pos"), tmp_path)
     with pytest.raises(LinkError, match="nobody is there"):
-        train_language(cast(Grid, Nobody()), vision_app.context(0, 2, own))
+        train_language(cast(Grid, Nobody()), vision_app.context(0, 2, config))
     recorded = Run.open("latest", home=tmp_path).path / "inputs.json"
     assert json.loads(recorded.read_text()) == {"classes": ["neg", "pos", "class 2"]}
 
 
 def test_texts_that_only_nodes_have_are_not_compared(tmp_path: Path) -> None:
-    own = texts(rows(tmp_path / "was", "neg", "pos"), tmp_path)
-    run = Run.create(own, name="x", home=tmp_path)
-    of_texts.record_inputs(run, LanguageConfig.read(own))
+    config = texts(rows(tmp_path / "was", "neg", "pos"), tmp_path)
+    run = Run.create(config, name="x", home=tmp_path)
+    of_texts.record_inputs(run, LanguageConfig.read(config))
     elsewhere = texts(str(tmp_path / "elsewhere.csv"), tmp_path)
     of_texts.check_inputs(run, LanguageConfig.read(elsewhere))
 

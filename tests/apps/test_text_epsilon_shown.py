@@ -26,9 +26,9 @@ def run_of(fitted: Fitted) -> Run:
 
 
 def splitmix(home: Path, *arguments: str) -> str:
-    done = CliRunner().invoke(app, [*arguments, "--run-dir", str(home)], env={"COLUMNS": "1000"})
-    assert done.exit_code == 0, done.output
-    return done.output
+    result = CliRunner().invoke(app, [*arguments, "--run-dir", str(home)], env={"COLUMNS": "1000"})
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 @pytest.mark.parametrize("strategy", sorted(COVERS))
@@ -45,11 +45,11 @@ def test_what_is_spent_is_shown_everywhere_with_what_it_covers(
     assert summary["epsilon"] == epsilon
     assert f"covers {summary['epsilon_covers']}".startswith(COVERS[strategy])
 
-    said = f"{shown} at delta 1e-05, the largest of the clients; it {COVERS[strategy]}"
-    assert said in splitmix(tmp_path, "show")
+    sentence = f"{shown} at delta 1e-05, the largest of the clients; it {COVERS[strategy]}"
+    assert sentence in splitmix(tmp_path, "show")
     splitmix(tmp_path, "report", "latest", "-o", str(tmp_path / "report.html"))
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert f"Epsilon {said.replace(chr(39), '&#x27;')}" in page
+    assert f"Epsilon {sentence.replace(chr(39), '&#x27;')}" in page
     assert ">epsilon</th>" in page
     assert "epsilon, the largest of the clients over rounds" in page
     compared = splitmix(tmp_path, "compare", "latest", "--format", "csv")
@@ -63,7 +63,7 @@ def test_what_is_spent_is_shown_everywhere_with_what_it_covers(
 
     # Until the run has finished, the rows are all there is.
     (run.path / "summary.json").unlink()
-    assert said in splitmix(tmp_path, "show")
+    assert sentence in splitmix(tmp_path, "show")
 
 
 def test_epsilons_of_several_methods_are_told_apart(tmp_path: Path) -> None:

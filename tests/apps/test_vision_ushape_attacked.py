@@ -32,10 +32,10 @@ TRAINED: dict[str, Any] = {
 }
 
 
-def attack(done: Fitted, *arguments: str) -> Result:
-    home = str(done.run.path.parents[1])
-    given = ["attack", "run", done.run.id, "--run-dir", home, "--format", "json", *arguments]
-    return CliRunner().invoke(app, given)
+def attack(fitted: Fitted, *arguments: str) -> Result:
+    home = str(fitted.run.path.parents[1])
+    command = ["attack", "run", fitted.run.id, "--run-dir", home, "--format", "json", *arguments]
+    return CliRunner().invoke(app, command)
 
 
 def measured(result: Result) -> dict[str, Any]:
@@ -68,9 +68,9 @@ def test_a_head_is_simulated(averaged: Fitted) -> None:
 
 
 def test_labels_are_read_from_returned_gradients(averaged: Fitted) -> None:
-    told = measured(attack(averaged, "--attack", "labels-gradient", "--victims", "200"))
-    (main,) = (entry for entry in told.values() if entry["main"])
-    assert main["value"] > main["floor"] + 0.3, told
+    entries = measured(attack(averaged, "--attack", "labels-gradient", "--victims", "200"))
+    (main,) = (entry for entry in entries.values() if entry["main"])
+    assert main["value"] > main["floor"] + 0.3, entries
 
 
 def test_the_results_of_an_attack_are_shown(averaged: Fitted) -> None:
@@ -81,12 +81,12 @@ def test_the_results_of_an_attack_are_shown(averaged: Fitted) -> None:
 
 
 def test_the_server_has_no_head_that_is_not_averaged(tmp_path: Path) -> None:
-    done = fit(tmp_path, **TRAINED, strategy="USplitSL")
-    refused = attack(done, "--attack", "linear")
+    fitted = fit(tmp_path, **TRAINED, strategy="USplitSL")
+    refused = attack(fitted, "--attack", "linear")
     assert refused.exit_code == 1
     assert "--assume lower" in " ".join(refused.output.split())
-    given = ("--victims", "50", "--assume", "lower")
-    error = measured(attack(done, "--attack", "linear", *given))["MSE"]
+    options = ("--victims", "50", "--assume", "lower")
+    error = measured(attack(fitted, "--attack", "linear", *options))["MSE"]
     assert error["value"] < 0.5 * error["floor"]
 
 
@@ -94,10 +94,10 @@ def test_the_server_has_no_head_that_is_not_averaged(tmp_path: Path) -> None:
 def test_where_tails_alone_learn_the_head_is_known_and_no_gradient_leaves(
     name: str, tmp_path: Path
 ) -> None:
-    done = fit(tmp_path, **TRAINED, strategy=name, learns="tail")
-    error = measured(attack(done, "--attack", "linear", "--victims", "50"))["MSE"]
+    fitted = fit(tmp_path, **TRAINED, strategy=name, learns="tail")
+    error = measured(attack(fitted, "--attack", "linear", "--victims", "50"))["MSE"]
     assert error["value"] < 0.5 * error["floor"]
-    refused = attack(done, "--attack", "labels-gradient", "--victims", "50")
+    refused = attack(fitted, "--attack", "labels-gradient", "--victims", "50")
     assert refused.exit_code == 1
     assert "no gradients" in " ".join(refused.output.split())
 
@@ -105,25 +105,25 @@ def test_where_tails_alone_learn_the_head_is_known_and_no_gradient_leaves(
 def test_a_frozen_heads_own_statistics_are_not_known(tmp_path: Path) -> None:
     """BatchNorm goes on measuring in it, at the client alone."""
     sizes: dict[str, Any] = {"model": "xcit_nano_12_p8_224", "patch_size": 8, "depth": 3}
-    done = fit(tmp_path, **sizes, strategy="USplitSL", learns="tail")
-    attacked, _ = case_of(done.run)
-    own = attacked.knowledge.lower_of(0)
-    known = attacked.known_to("server").lower_of(0)
-    given = attacked.known_to("server", ["lower"]).lower_of(0)
-    assert isinstance(own, HidingEnds)
-    assert isinstance(known, HidingEnds)
-    assert isinstance(given, HidingEnds)
-    measured_by_it = [n for n, _ in own.named_buffers() if n.endswith("running_mean")]
+    fitted = fit(tmp_path, **sizes, strategy="USplitSL", learns="tail")
+    attacked, _ = case_of(fitted.run)
+    client_ends = attacked.knowledge.lower_of(0)
+    server_ends = attacked.known_to("server").lower_of(0)
+    assumed_ends = attacked.known_to("server", ["lower"]).lower_of(0)
+    assert isinstance(client_ends, HidingEnds)
+    assert isinstance(server_ends, HidingEnds)
+    assert isinstance(assumed_ends, HidingEnds)
+    measured_by_it = [n for n, _ in client_ends.named_buffers() if n.endswith("running_mean")]
     assert measured_by_it
     for name in measured_by_it:
-        assert not torch.equal(own.get_buffer(name), known.get_buffer(name))
-        assert torch.equal(own.get_buffer(name), given.get_buffer(name))
-    for name, parameter in own.head.named_parameters():
-        assert torch.equal(parameter, known.head.get_parameter(name))
+        assert not torch.equal(client_ends.get_buffer(name), server_ends.get_buffer(name))
+        assert torch.equal(client_ends.get_buffer(name), assumed_ends.get_buffer(name))
+    for name, parameter in client_ends.head.named_parameters():
+        assert torch.equal(parameter, server_ends.head.get_parameter(name))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (
             ("--attack", "linear", "--view", "upper only"),
@@ -136,10 +136,10 @@ def test_a_frozen_heads_own_statistics_are_not_known(tmp_path: Path) -> None:
         (("--attack", "attribute"), "no mixture of several clients' images"),
     ],
 )
-def test_what_is_not_there_is_said(naive: Fitted, arguments: tuple[str, ...], said: str) -> None:
+def test_what_is_not_there_is_said(naive: Fitted, arguments: tuple[str, ...], message: str) -> None:
     refused = attack(naive, *arguments)
     assert refused.exit_code == 1
-    assert said in " ".join(refused.output.split())
+    assert message in " ".join(refused.output.split())
 
 
 def case_of(run: Run) -> tuple[AttackedImages, Any]:
@@ -165,9 +165,9 @@ def test_a_view_has_messages_and_returned_gradients_and_no_labels(averaged: Fitt
     assert release.loss is None
     images = inputs(attacked, case, 0)
     with torch.no_grad():
-        sent = client.head.eval()(images)
-        outputs = averaged.strategy.trunk.module.eval()(sent)
-    torch.testing.assert_close(release.smashed, sent)
+        messages = client.head.eval()(images)
+        outputs = averaged.strategy.trunk.module.eval()(messages)
+    torch.testing.assert_close(release.smashed, messages)
     leaf = outputs.requires_grad_()
     labels = case.truth.pictures.labels[case.truth.origins[0].sources[:, 0]]
     loss = torch.nn.functional.cross_entropy(client.tail.eval()(leaf), labels)
@@ -176,13 +176,13 @@ def test_a_view_has_messages_and_returned_gradients_and_no_labels(averaged: Fitt
 
 
 def test_messages_have_the_noise_of_the_method(tmp_path: Path) -> None:
-    done = fit(tmp_path, **{**TRAINED, "steps_per_round": 1}, strategy="DPForwardSL")
-    attacked, case = case_of(done.run)
-    hiding: Any = done.clients[0].hiding
+    fitted = fit(tmp_path, **{**TRAINED, "steps_per_round": 1}, strategy="DPForwardSL")
+    attacked, case = case_of(fitted.run)
+    hiding: Any = fitted.clients[0].hiding
     images = inputs(attacked, case, 0)
     client = case.view.releases[0].client
     with torch.no_grad():
-        clean = done.clients[client].head.eval()(images)
+        clean = fitted.clients[client].head.eval()(images)
     norms = clean.flatten(1).norm(dim=1).clamp_min(1.0)
     noise = case.view.releases[0].smashed - clean / norms.view(-1, 1, 1)
     assert float(noise.std()) == pytest.approx(hiding.sigma, rel=0.05)
@@ -195,9 +195,9 @@ def test_each_client_trained_on_its_own_images(naive: Fitted) -> None:
 
 def test_images_are_read_from_a_batch_in_which_they_are_mixed(naive: Fitted) -> None:
     """With 25 images a batch has one solution."""
-    given = ("--victims", "50", "--assume", "lower")
+    options = ("--victims", "50", "--assume", "lower")
     message, batch = (
-        measured(attack(naive, "--attack", name, *given))["MSE"]
+        measured(attack(naive, "--attack", name, *options))["MSE"]
         for name in ("linear", "solve-batch")
     )
     assert batch["value"] < 0.1 * batch["floor"]
@@ -216,19 +216,19 @@ def test_an_image_is_classified_without_its_neighbours(naive: Fitted) -> None:
 
 
 def test_a_number_of_clients_that_no_node_said_is_guessed_and_told(tmp_path: Path) -> None:
-    done = fit(tmp_path, **{**TRAINED, "steps_per_round": 1}, strategy="USplitFL")
+    fitted = fit(tmp_path, **{**TRAINED, "steps_per_round": 1}, strategy="USplitFL")
     reads = ("--attack", "linear", "--victims", "10")
-    assert "note: the images are taken as divided among 2 clients" in attack(done, *reads).stderr
-    divide(done.run, {0: 4, 1: 4})
-    assert "divided among" not in attack(done, *reads).stderr
-    divide(done.run, {0: 4, 1: 0})
-    said = attack(done, *reads).stderr
-    assert "among 2 clients" in said
-    assert "the run's nodes changed the number (num-partitions)" in said
-    divide(done.run, {0: 4, 1: 4})
-    own, _ = client_images(done.config, 1, 4)
-    attacked, _ = case_of(done.run)
-    assert np.array_equal(attacked.vault.data[1].labels, own.labels)
+    assert "note: the images are taken as divided among 2 clients" in attack(fitted, *reads).stderr
+    divide(fitted.run, {0: 4, 1: 4})
+    assert "divided among" not in attack(fitted, *reads).stderr
+    divide(fitted.run, {0: 4, 1: 0})
+    notes = attack(fitted, *reads).stderr
+    assert "among 2 clients" in notes
+    assert "the run's nodes changed the number (num-partitions)" in notes
+    divide(fitted.run, {0: 4, 1: 4})
+    images, _ = client_images(fitted.config, 1, 4)
+    attacked, _ = case_of(fitted.run)
+    assert np.array_equal(attacked.vault.data[1].labels, images.labels)
 
 
 @pytest.mark.parametrize(
@@ -239,17 +239,17 @@ def test_what_a_recorded_run_sent_is_attacked(
     strategy: str, learns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not a new release of its images by heads as they are in the end."""
-    sent = SentBatches(monkeypatch)
+    sent_batches = SentBatches(monkeypatch)
     values = {"steps_per_round": 3, "samples_per_client": 10, "num_server_rounds": 2}
-    done = fit(tmp_path, **values, strategy=strategy, learns=learns, record_attacks=True)
-    attacked = attacked_run(done.run)
+    fitted = fit(tmp_path, **values, strategy=strategy, learns=learns, record_attacks=True)
+    attacked = attacked_run(fitted.run)
     case = attacked.case("server", trained=17, held_out=4)
     recorded = case.view.releases[:6]  # three steps of two clients with four images each
     assert [(r.server_round, r.step, r.client) for r in recorded] == [
         (2, step, client) for step in range(3) for client in range(2)
     ]
     for release, origin in zip(recorded, case.truth.origins, strict=False):
-        inputs, messages, returned = sent.of(release.client, -3 + release.step)
+        inputs, messages, returned = sent_batches.of(release.client, -3 + release.step)
         images = case.truth.pictures.images[origin.sources[:, 0]]
         torch.testing.assert_close(attacked.knowledge.normalise(images), inputs)
         assert torch.equal(release.smashed, messages[0])
@@ -266,12 +266,12 @@ def test_what_a_recorded_run_sent_is_attacked(
 
 
 def test_a_recorded_run_is_attacked_by_its_command(tmp_path: Path) -> None:
-    done = fit(tmp_path, **TRAINED, strategy="USplitFL", record_attacks=True)
-    error = measured(attack(done, "--attack", "linear", "--victims", "100"))["MSE"]
+    fitted = fit(tmp_path, **TRAINED, strategy="USplitFL", record_attacks=True)
+    error = measured(attack(fitted, "--attack", "linear", "--victims", "100"))["MSE"]
     assert error["value"] < 0.5 * error["floor"]
-    told = measured(attack(done, "--attack", "labels-gradient", "--victims", "200"))
-    (main,) = (entry for entry in told.values() if entry["main"])
-    assert main["value"] > main["floor"] + 0.2, told
+    entries = measured(attack(fitted, "--attack", "labels-gradient", "--victims", "200"))
+    (main,) = (entry for entry in entries.values() if entry["main"])
+    assert main["value"] > main["floor"] + 0.2, entries
 
 
 @pytest.mark.parametrize("learns", ["all", "tail"])
@@ -280,13 +280,13 @@ def test_without_a_recorded_step_that_serves_images_are_released_once_more(
 ) -> None:
     """A run that is not recorded at all is attacked in this way, too."""
     values = {**TRAINED, "steps_per_round": 3}
-    done = fit(tmp_path, **values, strategy="USplitFL", learns=learns, record_attacks=True)
+    fitted = fit(tmp_path, **values, strategy="USplitFL", learns=learns, record_attacks=True)
     reads = ("--attack", "linear", "--victims", "30")
     note = "note: the recording is not used: of its 3 steps, none that can be read has what the "
-    assert note not in attack(done, *reads).stderr
-    damage_steps(done.run)
+    assert note not in attack(fitted, *reads).stderr
+    damage_steps(fitted.run)
     caplog.clear()
-    released = attack(done, *reads)
+    released = attack(fitted, *reads)
     assert measured(released)["MSE"]["value"] < 1
     assert note + "clients whose data are here sent; images are released once more" in (
         released.stderr
@@ -296,26 +296,26 @@ def test_without_a_recorded_step_that_serves_images_are_released_once_more(
 
 
 def test_a_recording_of_clients_whose_images_are_not_here_is_not_used(tmp_path: Path) -> None:
-    done = fit(tmp_path, strategy="USplitSL", record_attacks=True)
-    trace = DiskTrace(trace_dir(done.run))
+    fitted = fit(tmp_path, strategy="USplitSL", record_attacks=True)
+    trace = DiskTrace(trace_dir(fitted.run))
     (step,) = trace.steps()
     assert isinstance(step, UShapeStep)
     others: dict[str, Any] = {
-        kind: {client + 5: kept for client, kept in getattr(step, kind).items()}
+        kind: {client + 5: entry for client, entry in getattr(step, kind).items()}
         for kind in ("messages", "masks", "outputs", "returned", "gradients", "drawn")
     }
     trace.add(replace(step, **others))
-    attacked, case = case_of(done.run)
+    attacked, case = case_of(fitted.run)
     assert not attacked.recorded
     assert attacked.remarks[-1].startswith("the recording is not used: of its 1 step, none")
     assert int(case.truth.trained.sum()) == 16
 
 
 def test_a_recording_of_other_heads_is_refused(tmp_path: Path) -> None:
-    done = fit(tmp_path, strategy="USplitFL", record_attacks=True)
-    file = done.run.path / "config.json"
-    file.write_text(json.dumps({**done.run.config, "batch-size": 8}))
-    refused = attack(done, "--attack", "linear")
+    fitted = fit(tmp_path, strategy="USplitFL", record_attacks=True)
+    file = fitted.run.path / "config.json"
+    file.write_text(json.dumps({**fitted.run.config, "batch-size": 8}))
+    refused = attack(fitted, "--attack", "linear")
     assert refused.exit_code == 1
     assert "client 0 sent other messages in step 0 of round 1 than its head makes of 8 images" in (
         refused.stderr

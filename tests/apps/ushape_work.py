@@ -34,9 +34,9 @@ def macs_of_step(client: UShapeClient, trunk: TrainedTrunk) -> tuple[float, floa
         work[part] += counter.get_total_flops() / 2
 
     with counted("client"):
-        sent: dict[str, Any] = client.encode(number=0, progress=0.0, gradient=None)
+        reply: dict[str, Any] = client.encode(number=0, progress=0.0, gradient=None)
     with counted("trunk"):
-        outputs = trunk.forward({0: Messages(sent["messages"], sent["mask"])}, seed=0)[0]
+        outputs = trunk.forward({0: Messages(reply["messages"], reply["mask"])}, seed=0)[0]
     with counted("client"):
         returned = client.decode(number=0, outputs=outputs)["gradients"]
     with counted("trunk"):

@@ -31,9 +31,9 @@ def context(client: int, num_clients: int, config: dict[str, Any]) -> Context:
 
 def split_client(client: int, num_clients: int, config: dict[str, Any]) -> SplitClient:
     """Return what the app's client_fn makes of a node of the L shape."""
-    made = client_fn(context(client, num_clients, config))
-    assert isinstance(made, SplitClient)
-    return made
+    app_client = client_fn(context(client, num_clients, config))
+    assert isinstance(app_client, SplitClient)
+    return app_client
 
 
 class Nodes:
@@ -45,5 +45,5 @@ class Nodes:
 
     def get_node_ids(self) -> list[int]:
         """Return the ids of the nodes that are there now."""
-        there, self.there = self.there, min(self.there + 1, self.number)
-        return list(range(100, 100 + there))
+        count, self.there = self.there, min(self.there + 1, self.number)
+        return list(range(100, 100 + count))

@@ -11,7 +11,7 @@ from tests.apps.app_config import APPS
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "remark"),
     [
         ("model='vit_tiny_r_s16_p8_224'", "has 1 patch at the cut, and CutMixSFL divides patches"),
         ("patch-size=32", "CutMixSFL divides patches among 2 images, so that of some a mixture"),
@@ -25,10 +25,10 @@ from tests.apps.app_config import APPS
         ("model='vit_tiny_r_s16_p8_224' patch-size=1", ""),
     ],
 )
-def test_fewer_patches_than_images_of_a_mixture_are_remarked(keys: str, said: str) -> None:
+def test_fewer_patches_than_images_of_a_mixture_are_remarked(keys: str, remark: str) -> None:
     """With the app's patch-size a hybrid has one patch, with which nothing mixes."""
     report = check_app(APPS / "vision", [f"depth=1 {keys}"], here=Path.cwd(), nodes=4)
     assert not report.problems
     remarks = [each for each in report.remarks if "gives more patches" in each]
-    assert len(remarks) == bool(said)
-    assert said in "".join(remarks)
+    assert len(remarks) == bool(remark)
+    assert remark in "".join(remarks)

@@ -42,7 +42,7 @@ class Other(Client):
 def client_fn(context):
     lower, size = Lower(1, 5, 4, stride=4), 4
     {first}
-    return {made}
+    return {client}
 
 
 app = SplitClientApp(client_fn)
@@ -55,11 +55,11 @@ def checked(
     data: str = "DATA",
     out: str = "smashed",
     first: str = "pass",
-    made: str = "SplitClient(lower, {data}, batch_size=size, device='cpu')",
+    client: str = "SplitClient(lower, {data}, batch_size=size, device='cpu')",
     nodes: int | None = None,
 ) -> Report:
     """Check an app whose client differs from a right one as said."""
-    code = CLIENT.format(out=out, first=first, made=made.format(data=data))
+    code = CLIENT.format(out=out, first=first, client=client.format(data=data))
     (folder / "pyproject.toml").write_bytes(PYPROJECT.read_bytes())
     (folder / "server_app.py").write_text(SERVER, encoding="utf-8")
     (folder / "client_app.py").write_text(code, encoding="utf-8")
@@ -67,7 +67,7 @@ def checked(
 
 
 @pytest.mark.parametrize(
-    ("strategy", "nodes", "any_nodes", "said"),
+    ("strategy", "nodes", "any_nodes", "start"),
     [
         (
             "CutMixSFL",
@@ -82,7 +82,7 @@ def checked(
     ],
 )
 def test_a_strategy_that_mixes_clients_is_remarked_if_there_is_one(
-    strategy: str, nodes: int, any_nodes: bool, said: str, tmp_path: Path
+    strategy: str, nodes: int, any_nodes: bool, start: str, tmp_path: Path
 ) -> None:
     """The check passes; without the remark one would hear of it from a run that fails."""
     checked(tmp_path)
@@ -90,12 +90,12 @@ def test_a_strategy_that_mixes_clients_is_remarked_if_there_is_one(
     (tmp_path / "server_app.py").write_text(imported + SERVER, encoding="utf-8")
     report = check_app(tmp_path, here=tmp_path, nodes=nodes, any_nodes=any_nodes)
     assert report.ok
-    assert [remark[: len(said)] for remark in report.remarks] == ([said] if said else [])
+    assert [remark[: len(start)] for remark in report.remarks] == ([start] if start else [])
 
 
 def only(findings: list[str]) -> str:
-    (found,) = findings
-    return found
+    (finding,) = findings
+    return finding
 
 
 def test_a_right_client_has_no_finding(tmp_path: Path) -> None:
@@ -107,17 +107,17 @@ def test_a_right_client_has_no_finding(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(("made", "kind"), [("None", "NoneType"), ("lower", "Lower")])
+@pytest.mark.parametrize(("client", "kind"), [("None", "NoneType"), ("lower", "Lower")])
 def test_a_client_fn_that_returns_no_client_is_a_problem(
-    made: str, kind: str, tmp_path: Path
+    client: str, kind: str, tmp_path: Path
 ) -> None:
-    assert only(checked(tmp_path, made=made).problems) == (
+    assert only(checked(tmp_path, client=client).problems) == (
         f"client_fn returned {kind}; it must return a client, such as SplitClient(...)"
     )
 
 
 def test_clients_of_other_kinds_are_named_and_not_looked_at(tmp_path: Path) -> None:
-    report = checked(tmp_path, first="Other.__abstractmethods__ = frozenset()", made="Other()")
+    report = checked(tmp_path, first="Other.__abstractmethods__ = frozenset()", client="Other()")
     assert report.problems == []
     assert report.facts == {"client": "Other"}
 
@@ -126,16 +126,16 @@ def test_clients_of_other_kinds_are_named_and_not_looked_at(tmp_path: Path) -> N
 def test_the_error_for_a_missing_key_lists_the_keys(config: str, tmp_path: Path) -> None:
     report = checked(tmp_path, first=f"context.{config}['images']")
     of_node = config == "node_config"
-    said = only(report.remarks if of_node else report.problems)
+    finding = only(report.remarks if of_node else report.problems)
     assert report.ok == of_node  # a SuperNode may have what a check cannot know
     keys = {"node_config": "'partition-id', 'num-partitions'", "run_config": "none"}[config]
-    assert f"context.{config} has no key 'images'; its keys are: {keys}" in said
-    assert ("a SuperNode can have it from its --node-config" in said) == of_node
+    assert f"context.{config} has no key 'images'; its keys are: {keys}" in finding
+    assert ("a SuperNode can have it from its --node-config" in finding) == of_node
 
 
 def test_a_misspelt_key_of_a_node_is_a_problem(tmp_path: Path) -> None:
-    said = only(checked(tmp_path, first="context.node_config['partition_id']").problems)
-    assert "context.node_config has no key 'partition_id'; its keys are: 'partition-id'" in said
+    problem = only(checked(tmp_path, first="context.node_config['partition_id']").problems)
+    assert "context.node_config has no key 'partition_id'; its keys are: 'partition-id'" in problem
 
 
 def test_a_client_fn_may_ask_for_a_key_with_a_default(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_client_fn_may_ask_for_a_key_with_a_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "data", "said"),
+    ("first", "data", "problem"),
     [
         ("{}['a']", "DATA", "client_fn raised KeyError: 'a'"),
         ("1 / 0", "DATA", "client_fn raised ZeroDivisionError: division by zero"),
@@ -154,9 +154,9 @@ def test_a_client_fn_may_ask_for_a_key_with_a_default(tmp_path: Path) -> None:
     ],
 )
 def test_an_error_of_client_fn_is_called_so(
-    first: str, data: str, said: str, tmp_path: Path
+    first: str, data: str, problem: str, tmp_path: Path
 ) -> None:
-    assert said in only(checked(tmp_path, first=first, data=data).problems)
+    assert problem in only(checked(tmp_path, first=first, data=data).problems)
 
 
 EMPTY = "DATA = TensorDataset(IMAGES[:0], CLASSES[:0]) if {which} else globals()['DATA']"
@@ -172,8 +172,10 @@ def test_the_first_client_that_has_data_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_reason_may_follow_that_a_client_has_no_data(tmp_path: Path) -> None:
-    said = "from flwr_splitmix.clients import NO_DATA, ClientError"
-    first = f"{said}\n    if {PARTITION} == 0: raise ClientError(NO_DATA + ': its folder is empty')"
+    imports = "from flwr_splitmix.clients import NO_DATA, ClientError"
+    first = (
+        f"{imports}\n    if {PARTITION} == 0: raise ClientError(NO_DATA + ': its folder is empty')"
+    )
     report = checked(tmp_path, first=first)
     assert report.problems == []
     assert only(report.remarks) == "client 0 has no training data and will take no part"
@@ -181,40 +183,40 @@ def test_a_reason_may_follow_that_a_client_has_no_data(tmp_path: Path) -> None:
 
 def test_an_app_whose_clients_have_no_data_at_all_is_a_problem(tmp_path: Path) -> None:
     report = checked(tmp_path, first=EMPTY.format(which="True"))
-    said = "client_fn made no client with training data for the first"
-    assert only(report.problems).startswith(said)
-    asked = f"print('asked'); {EMPTY.format(which='True')}"
+    problem = "client_fn made no client with training data for the first"
+    assert only(report.problems).startswith(problem)
+    code = f"print('asked'); {EMPTY.format(which='True')}"
     with redirect_stdout(StringIO()) as printed:
-        many = checked(tmp_path, first=asked, nodes=1000)
-    assert only(many.remarks) == f"{said} 16 partitions"
+        many = checked(tmp_path, first=code, nodes=1000)
+    assert only(many.remarks) == f"{problem} 16 partitions"
     assert printed.getvalue().count("asked") == 16
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "problem"),
     [
-        ({"made": "None\nraise SystemExit(3)"},
+        ({"client": "None\nraise SystemExit(3)"},
          "clientapp 'client_app:app' cannot be imported: SystemExit: 3"),
         ({"first": "raise SystemExit"}, "client_fn raised SystemExit"),
         ({"out": "exit('gone')"}, "the lower segment raised SystemExit: gone (its input was"),
     ],
 )  # fmt: skip
 def test_a_script_that_ends_itself_does_not_end_the_check(
-    changed: dict[str, Any], said: str, tmp_path: Path
+    changed: dict[str, Any], problem: str, tmp_path: Path
 ) -> None:
-    assert only(checked(tmp_path, **changed).problems).startswith(said)
+    assert only(checked(tmp_path, **changed).problems).startswith(problem)
 
 
 def test_a_check_can_be_interrupted(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        checked(tmp_path, made="None\nraise KeyboardInterrupt")
+        checked(tmp_path, client="None\nraise KeyboardInterrupt")
 
 
 READ = "the training data cannot be read, (input, label) pairs are needed: "
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "problem"),
     [
         ("TensorDataset(IMAGES)", READ + "a data set must give"),
         ("TensorDataset(IMAGES, torch.eye(6))", READ + "labels are torch.float32; "),
@@ -227,9 +229,9 @@ READ = "the training data cannot be read, (input, label) pairs are needed: "
         ("TensorDataset(IMAGES, IMAGES.long())", "labels have shape (4, 1, 8, 8) in a batch"),
     ],
 )
-def test_data_that_no_run_can_take_are_a_problem(data: str, said: str, tmp_path: Path) -> None:
+def test_data_that_no_run_can_take_are_a_problem(data: str, problem: str, tmp_path: Path) -> None:
     report = checked(tmp_path, data=data)
-    assert said in only(report.problems)
+    assert problem in only(report.problems)
     assert ("lower segment" in report.facts) != (READ in only(report.problems))
 
 
@@ -240,7 +242,7 @@ def test_labels_of_several_classes_are_a_fact(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("out", "said"),
+    ("out", "problem"),
     [
         ("None", "returns NoneType; needed is a tensor (batch, patches, width)"),
         ("(smashed, None)", "returns tuple; needed is a tensor (batch, patches, width)"),
@@ -255,16 +257,16 @@ def test_labels_of_several_classes_are_a_fact(tmp_path: Path) -> None:
     ],
 )
 def test_smashed_data_that_no_server_takes_are_a_problem(
-    out: str, said: str, tmp_path: Path
+    out: str, problem: str, tmp_path: Path
 ) -> None:
-    assert only(checked(tmp_path, out=out).problems).startswith(f"the lower segment {said}")
+    assert only(checked(tmp_path, out=out).problems).startswith(f"the lower segment {problem}")
 
 
 def test_an_error_of_the_lower_segment_shows_its_input(tmp_path: Path) -> None:
     report = checked(tmp_path, data="TensorDataset(IMAGES.double(), CLASSES)")
-    said = only(report.problems)
-    assert said.startswith("the lower segment raised RuntimeError: ")
-    assert said.endswith("(its input was (2, 1, 8, 8) of torch.float64)")
+    problem = only(report.problems)
+    assert problem.startswith("the lower segment raised RuntimeError: ")
+    assert problem.endswith("(its input was (2, 1, 8, 8) of torch.float64)")
 
 
 def test_data_that_are_not_finite_are_named_as_the_cause(tmp_path: Path) -> None:

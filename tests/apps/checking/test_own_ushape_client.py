@@ -68,7 +68,7 @@ def client_fn(context):
     head, tail = Head(5, 6), Tail(6, 1)
     {first}
     data, tests = {data}, {tests}
-    return {made}
+    return {client}
 
 
 app = SplitClientApp(client_fn)
@@ -85,7 +85,7 @@ def checked(folder: Path, **changed: str) -> Report:
         "first": "pass",
         "data": "TensorDataset(ROWS, NUMBERS)",
         "tests": "TensorDataset(ROWS, NUMBERS)",
-        "made": "Client(head, tail, data, batch_size=4, test_data=tests, scores=Scores)",
+        "client": "Client(head, tail, data, batch_size=4, test_data=tests, scores=Scores)",
     }
     (folder / "pyproject.toml").write_bytes(PYPROJECT.read_bytes())
     (folder / "server_app.py").write_text(SERVER, encoding="utf-8")
@@ -96,8 +96,8 @@ def checked(folder: Path, **changed: str) -> Report:
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_a_right_client_of_the_u_shape_has_no_finding(size: int, tmp_path: Path) -> None:
-    made = f"Client(head, tail, data, batch_size={size}, test_data=tests, scores=Scores)"
-    report = checked(tmp_path, made=made)
+    client = f"Client(head, tail, data, batch_size={size}, test_data=tests, scores=Scores)"
+    report = checked(tmp_path, client=client)
     assert report.problems == report.remarks == []
     assert report.facts == {
         "client 0": f"8 training examples in batches of {size}",
@@ -107,7 +107,7 @@ def test_a_right_client_of_the_u_shape_has_no_finding(size: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "problem"),
     [
         ({"data": "[(row, 'a') for row in ROWS]"},
          "the training data cannot be read, (input, label) pairs are needed: labels are"),
@@ -120,7 +120,7 @@ def test_a_right_client_of_the_u_shape_has_no_finding(size: int, tmp_path: Path)
         ({"out": "hidden.detach()"}, "the head returns data without a gradient, though it has par"),
         ({"out": "hidden * 1e9"}, "the head returns numbers beyond 1e+06, which the server refus"),
         ({"out": "hidden[:1]"}, "the head returned 1 row for 2 examples; the batch must be the fi"),
-        ({"made": "Client(head, tail, data, hiding=Halved())"},
+        ({"client": "Client(head, tail, data, hiding=Halved())"},
          "messages are (1, 1, 6) and their mask (2, 1); needed are (exam"),
         ({"out": "1 / 0"}, "the head raised ZeroDivisionError: division by zero"),
         ({"out": "exit('gone')"}, "the head raised SystemExit: gone"),
@@ -131,52 +131,52 @@ def test_a_right_client_of_the_u_shape_has_no_finding(size: int, tmp_path: Path)
         ({"loss": "self.tail(hidden.mT, sent.mask).mean()"},
          "loss, or the tail in it, raised RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
         ({"data": "TensorDataset(ROWS, torch.ones(8, dtype=torch.int64))",
-          "made": "UShapeClient(head, tail, data)"},
+          "client": "UShapeClient(head, tail, data)"},
          "labels lie in 1..1, allowed are 0..0"),
-        ({"made": "Client(head, tail, data, learns='tail')", "out": "hidden + float('nan')"},
+        ({"client": "Client(head, tail, data, learns='tail')", "out": "hidden + float('nan')"},
          "its head makes NaN or infinite numbers of finite data with finite weights"),
     ],
 )  # fmt: skip
 def test_what_no_round_can_begin_or_learn_from_is_a_problem(
-    changed: dict[str, Any], said: str, tmp_path: Path
+    changed: dict[str, Any], problem: str, tmp_path: Path
 ) -> None:
     """Otherwise a run would begin, and lose all clients in its first round."""
-    assert only(checked(tmp_path, **changed).problems)[: len(said)] == said
+    assert only(checked(tmp_path, **changed).problems)[: len(problem)] == problem
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "remark"),
     [
         ({"counted": "3 * len(outputs)"}, "its scores count 12 examples, it was given 4: `add`"),
         ({"result": "{'loss': 1.0}"}, "returned no 'accuracy' among the scores of its evaluation"),
         ({"result": "1 / 0"}, "the tail or its scores raised ZeroDivisionError: division by zero"),
         ({"tests": "TensorDataset(ROWS.double(), NUMBERS)"},
          "inputs are float64, the head float32: convert them in the data set with .float()"),
-        ({"made": "Client(head, tail, data, batch_size=4, test_data=tests)"},
+        ({"client": "Client(head, tail, data, batch_size=4, test_data=tests)"},
          "labels are torch.float32; needed are classes, int64 (batch,); others, such as several l"),
     ],
 )  # fmt: skip
 def test_what_no_evaluation_can_score_is_a_remark(
-    changed: dict[str, Any], said: str, tmp_path: Path
+    changed: dict[str, Any], remark: str, tmp_path: Path
 ) -> None:
     """Each evaluation would lose the client; but a strategy need not evaluate."""
     report = checked(tmp_path, **changed)
     assert report.problems == []
     begin = "an evaluation would lose this client's federated test data: "
-    assert only(report.remarks)[: len(begin + said)] == begin + said
+    assert only(report.remarks)[: len(begin + remark)] == begin + remark
 
 
 def test_a_head_of_another_floating_type_is_a_remark(tmp_path: Path) -> None:
     report = checked(tmp_path, out="hidden.double()", loss="self.tail(hidden.float(), None).mean()")
     assert report.problems == []
-    said = "the head returns torch.float64; the server takes the type of its trunk's parameters"
-    assert report.remarks[0][: len(said)] == said
+    remark = "the head returns torch.float64; the server takes the type of its trunk's parameters"
+    assert report.remarks[0][: len(remark)] == remark
 
 
 def test_a_client_with_a_loss_and_scores_of_the_package_is_looked_at_too(tmp_path: Path) -> None:
     data = "TensorDataset(ROWS, torch.arange(8) % 3)"
-    made = "UShapeClient(head, Tail(6, 3), data, batch_size=50, test_data=data)"
-    report = checked(tmp_path, data=data, made=made)
+    client = "UShapeClient(head, Tail(6, 3), data, batch_size=50, test_data=data)"
+    report = checked(tmp_path, data=data, client=client)
     assert report.problems == []
     assert only(report.remarks) == (
         "client 0 has less than one batch of batch_size 50: examples are drawn with replacement"

@@ -23,15 +23,15 @@ def checks() -> Checks:
 def test_a_users_mistake_is_one_line_of_the_report_and_the_next_part_runs(
     kind: type[Exception],
 ) -> None:
-    made = checks()
-    seen: list[str] = []
+    part_checks = checks()
+    calls: list[str] = []
 
     def wrong() -> None:
         raise kind("two\n  lines")
 
-    assert not made.run(wrong)
-    assert made.run(seen.append, "next")
-    assert (made.report.problems, seen) == (["two lines"], ["next"])
+    assert not part_checks.run(wrong)
+    assert part_checks.run(calls.append, "next")
+    assert (part_checks.report.problems, calls) == (["two lines"], ["next"])
 
 
 def test_a_fault_of_the_check_itself_is_not_the_users() -> None:

@@ -56,7 +56,7 @@ class Asked(Observer):
 @pytest.mark.parametrize("fraction", [0.2, 0.6, 1.0])
 def test_a_run_asks_for_what_is_planned(seed: int, fraction: float) -> None:
     """Rounds with too few clients with data are drawn again, here, too."""
-    toy, seen = Toy(clients=len(SIZES), batch_norm=False), Asked(len(SIZES))
+    toy, observer = Toy(clients=len(SIZES), batch_norm=False), Asked(len(SIZES))
     clients = []
     for index, size in enumerate(SIZES):
         image, label = toy.data(index)[0]
@@ -65,16 +65,16 @@ def test_a_run_asks_for_what_is_planned(seed: int, fraction: float) -> None:
         clients.append(kind(toy.lower(), data, batch_size=4, test_data=data, optimizer=sgd(0.1)))
     strategy = PSL(
         toy.upper(), optimizer=sgd(0.1), device="cpu", seed=seed, fraction_train=fraction,
-        min_nodes=2, evaluation="federated", evaluate_every=2, observers=[seen],
+        min_nodes=2, evaluation="federated", evaluate_every=2, observers=[observer],
     )  # fmt: skip
     strategy.fit(clients, 5)
     run = planned(seed=seed, fraction=fraction, rounds=5)
     work = run.drawn or run.at_most
     assert (run.drawn is None) == (fraction == 1)
-    assert work.steps.tolist() == seen.steps.tolist()
-    assert set(work.together) == seen.together
+    assert work.steps.tolist() == observer.steps.tolist()
+    assert set(work.together) == observer.together
     having = np.array(SIZES) > 0
-    assert work.evaluations[having].tolist() == seen.evaluations[having].tolist()
+    assert work.evaluations[having].tolist() == observer.evaluations[having].tolist()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -32,11 +32,11 @@ def test_a_cluster_that_is_gone_is_named_with_its_file_and_the_remedy(
 ) -> None:
     """A simulation would wait for it, without a word and without end."""
     file.write_text(f"{free}\n")
-    said = lost_cluster()
-    assert said.startswith(f"{file} names a Ray cluster at {free}, where nothing answers")
-    assert "remove the file, as `ray stop` does" in said
+    remark = lost_cluster()
+    assert remark.startswith(f"{file} names a Ray cluster at {free}, where nothing answers")
+    assert "remove the file, as `ray stop` does" in remark
     remarks = check_app(APPS / "vision", here=Path.cwd()).remarks
-    assert said in remarks
+    assert remark in remarks
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:99999999", "\x00:1", "nobody.invalid:1"])
@@ -72,9 +72,9 @@ def test_a_cluster_of_ray_address_that_is_gone_is_named(
     scheme: str, free: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", scheme + free)
-    said = lost_cluster()
-    assert said.startswith(f"RAY_ADDRESS names a Ray cluster at {scheme}{free}, where nothing")
-    assert "unset it" in said
+    remark = lost_cluster()
+    assert remark.startswith(f"RAY_ADDRESS names a Ray cluster at {scheme}{free}, where nothing")
+    assert "unset it" in remark
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("RAY_ADDRESS", f"{scheme}127.0.0.1:{server.getsockname()[1]}")
         assert lost_cluster() == ""

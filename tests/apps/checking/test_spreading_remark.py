@@ -11,7 +11,7 @@ from tests.apps.app_config import APPS
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "remark"),
     [
         ("strategy='CutMixSL' cut-at='blocks.0'", "at least 17 of 17 tokens tell of parts"),
         ("strategy='DPCutMixSL' cut-at='blocks.0' sigma-s=1.0 sigma-y=1.0", "17 of 17 tokens"),
@@ -21,10 +21,10 @@ from tests.apps.app_config import APPS
         ("strategy='MixupSL' cut-at='blocks.0'", ""),
     ],
 )
-def test_a_cut_before_which_a_patch_spreads_is_remarked_with_masks(keys: str, said: str) -> None:
+def test_a_cut_before_which_a_patch_spreads_is_remarked_with_masks(keys: str, remark: str) -> None:
     config = f"depth=2 patch-size=8 {keys}" if "lenet" not in keys else keys
     report = check_app(APPS / "vision", [config], here=Path.cwd(), nodes=4)
     assert not report.problems
     remarks = [each for each in report.remarks if "let a patch spread" in each]
-    assert len(remarks) == bool(said)
-    assert said in "".join(remarks)
+    assert len(remarks) == bool(remark)
+    assert remark in "".join(remarks)

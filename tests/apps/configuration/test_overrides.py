@@ -71,8 +71,8 @@ def test_every_key_that_names_a_file_is_known() -> None:
 
 
 def test_an_app_without_keys_says_so() -> None:
-    said = "run-config has an unknown key 'lr'; this app has no keys; leave it out"
-    assert unknown_key("lr", {}) == said
+    message = "run-config has an unknown key 'lr'; this app has no keys; leave it out"
+    assert unknown_key("lr", {}) == message
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ def test_flower_installs_what_flower_itself_needs(
     named: list[str], strict: bool, installed: list[str] | None, tmp_path: Path
 ) -> None:
     """`flwr` is not free: Flower installs 52 packages for it, with extras 60."""
-    own = shutil.copytree(APPS.parent / "examples/other_project", tmp_path / "own")
-    file = own / "pyproject.toml"
+    project = shutil.copytree(APPS.parent / "examples/other_project", tmp_path / "own")
+    file = project / "pyproject.toml"
     described = file.read_text(encoding="utf-8")
     listed = f'version = "0.1.0", dependencies = {json.dumps(named)}'
     if strict:
@@ -50,4 +50,4 @@ def test_flower_installs_what_flower_itself_needs(
         needed = 'fab-format-version = 1\nflwr-version-target = "1.32.0"\npublisher ='
         described = described.replace("publisher =", needed)
     file.write_text(described.replace('version = "0.1.0"', listed), encoding="utf-8")
-    assert open_project(own).dependencies == (named if installed is None else installed)
+    assert open_project(project).dependencies == (named if installed is None else installed)

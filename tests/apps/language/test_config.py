@@ -199,13 +199,13 @@ def start(values: dict[str, Any]) -> UShapeStrategy:
     return strategy
 
 
-@pytest.mark.parametrize(("wrong", "said"), CASES, ids=[str(wrong) for wrong, _ in CASES])
-def test_a_wrong_value_is_named(wrong: dict[str, Any], said: list[str]) -> None:
-    with pytest.raises(ValueError, match=re.escape(said[0])) as caught:
+@pytest.mark.parametrize(("wrong", "phrases"), CASES, ids=[str(wrong) for wrong, _ in CASES])
+def test_a_wrong_value_is_named(wrong: dict[str, Any], phrases: list[str]) -> None:
+    with pytest.raises(ValueError, match=re.escape(phrases[0])) as caught:
         start(run_config(**wrong))
     sentence = str(caught.value)
     assert "\n" not in sentence
-    for part in said:
+    for part in phrases:
         assert part in sentence
 
 
@@ -231,8 +231,8 @@ def test_a_type_of_model_that_cannot_be_cut_is_answered_with_those_that_can(
 ) -> None:
     AutoConfig.for_model("t5").save_pretrained(tmp_path)
     save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")
-    said = r"'t5' cannot be cut for generation: .* allowed are llama"
-    with pytest.raises(ValueError, match=said):
+    message = r"'t5' cannot be cut for generation: .* allowed are llama"
+    with pytest.raises(ValueError, match=message):
         start(run_config(model=str(tmp_path)))
 
 
@@ -338,17 +338,17 @@ def test_the_defences_keys_reach_their_clients() -> None:
 
 
 def test_mixguards_defaults_are_the_packages() -> None:
-    own = {"secret_tokens": 40, "max_length": 128}  # for generation; for the small model
-    assert read().own_options() == {**vars(MixGuardOptions()), **own}
+    app_defaults = {"secret_tokens": 40, "max_length": 128}  # for generation; for the small model
+    assert read().own_options() == {**vars(MixGuardOptions()), **app_defaults}
 
 
 def test_every_option_of_a_hiding_is_a_key_with_its_default() -> None:
     for name, kind in USHAPE_STRATEGIES.items():
-        own = read(strategy=name).own_options()
-        assert own.keys() == hiding_options(kind.hiding)
+        options = read(strategy=name).own_options()
+        assert options.keys() == hiding_options(kind.hiding)
         for option, parameter in inspect.signature(kind.hiding).parameters.items():
-            if option in own:
-                assert own[option] == parameter.default, option
+            if option in options:
+                assert options[option] == parameter.default, option
 
 
 def test_a_run_from_before_a_key_was_added_is_resumed(tmp_path: Path) -> None:

@@ -45,14 +45,14 @@ def logits_of(fitted: Fitted, client: UShapeClient, ids: torch.Tensor) -> torch.
     trunk = fitted.strategy.trunk.module
     for part in (client.head, trunk, client.tail):
         part.eval()
-    said: torch.Tensor = client.tail(trunk(client.head(ids, mask), mask), mask)
-    return said
+    logits: torch.Tensor = client.tail(trunk(client.head(ids, mask), mask), mask)
+    return logits
 
 
 @torch.no_grad()
 def answer(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    said: torch.Tensor = model.eval()(ids).logits
-    return said
+    logits: torch.Tensor = model.eval()(ids).logits
+    return logits
 
 
 @pytest.mark.parametrize("task", ["classification", "generation"])
@@ -92,9 +92,9 @@ def test_a_text_is_classified_as_the_parts_would(tmp_path: Path) -> None:
     options: dict[str, Any] = {"lr": 0.01, "steps_per_round": 3}
     fitted = fit(tmp_path, strategy="USplitFL", task="classification", **options)
     assert export(fitted, tmp_path / "model").exit_code == 0
-    said = splitmix("predict", tmp_path / "model", "--text", "a dog", "--format", "json")
-    assert said.exit_code == 0, said.output
-    (prediction,) = json.loads(said.stdout)
+    predicted = splitmix("predict", tmp_path / "model", "--text", "a dog", "--format", "json")
+    assert predicted.exit_code == 0, predicted.output
+    (prediction,) = json.loads(predicted.stdout)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     client = fitted.clients[0]
     client.ends.load(averaged(fitted))
@@ -121,8 +121,8 @@ def test_weights_of_another_format_are_not_read(tmp_path: Path) -> None:
     torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
     weights.unlink()
     refused = splitmix("predict", tmp_path / "model", "--text", "a dog")
-    said = f"{weights} is missing; export the run again\n"
-    assert (refused.exit_code, refused.stderr) == (1, said)
+    message = f"{weights} is missing; export the run again\n"
+    assert (refused.exit_code, refused.stderr) == (1, message)
 
 
 @pytest.mark.parametrize("changed", [{"small-width": 32}, {"lora-rank": 1}], ids=str)
@@ -132,27 +132,27 @@ def test_a_configuration_that_does_not_fit_the_checkpoint_is_said(
     fitted = fit(tmp_path, strategy="USplitFL", task="classification", lora_rank=2)
     run = run_of(fitted)
     (run.path / "config.json").write_text(json.dumps({**run.config, **changed}))
-    said = (
+    message = (
         f"run {run.id}: the checkpoint of round 1 does not fit config.json (model, small-width, "
         "head-layers, lora-rank, ...): restore it\n"
     )
     refused = export(fitted, tmp_path / "model")
-    assert (refused.exit_code, refused.stderr) == (1, said)
+    assert (refused.exit_code, refused.stderr) == (1, message)
     home = run.path.parents[1]
     refused = splitmix("attack", "run", run.id, "--attack", "tag", "--run-dir", home)
-    assert (refused.exit_code, refused.stderr) == (1, said)
+    assert (refused.exit_code, refused.stderr) == (1, message)
 
 
 def test_the_table_shows_the_beginning_of_a_long_text(tmp_path: Path) -> None:
     fitted = fit(tmp_path, strategy="USplitFL", task="classification")
     assert export(fitted, tmp_path / "model").exit_code == 0
     text = "the cat sees a dog and " * 20
-    asked = ("predict", tmp_path / "model", "--text", text)
-    shown = " ".join(splitmix(*asked).stdout.split())
+    arguments = ("predict", tmp_path / "model", "--text", text)
+    shown = " ".join(splitmix(*arguments).stdout.split())
     assert "the cat sees a dog and the cat" in shown
     assert shown.count("the cat") < 4
     assert "..." in shown
-    (whole,) = json.loads(splitmix(*asked, "--format", "json").stdout)
+    (whole,) = json.loads(splitmix(*arguments, "--format", "json").stdout)
     assert whole["input"] == text
 
 
@@ -199,31 +199,31 @@ def test_a_pair_is_classified_as_the_parts_would(tmp_path: Path) -> None:
 
 def test_files_are_written_and_read_without_a_progress_bar(tmp_path: Path) -> None:
     fitted = fit(tmp_path, strategy="USplitFL", task="classification")
-    said = [
+    outputs = [
         export(fitted, tmp_path / "model").stderr,
         splitmix("predict", tmp_path / "model", "--text", "a dog").stderr,
     ]
-    assert said == ["", ""]
+    assert outputs == ["", ""]
 
 
 def test_a_second_sentence_is_refused_where_no_pairs_were_learned(tmp_path: Path) -> None:
     fitted = fit(tmp_path, strategy="USplitFL", task="classification")
     assert export(fitted, tmp_path / "model").exit_code == 0
-    said = splitmix("predict", tmp_path / "model", "--text", "a dog", "--second", "a cat")
-    assert "learned no pairs; leave --second out" in said.stderr
-    said = splitmix("predict", tmp_path / "model", "a.png", "--second", "a cat")
-    assert "--second goes with --text" in said.stderr
+    refused = splitmix("predict", tmp_path / "model", "--text", "a dog", "--second", "a cat")
+    assert "learned no pairs; leave --second out" in refused.stderr
+    refused = splitmix("predict", tmp_path / "model", "a.png", "--second", "a cat")
+    assert "--second goes with --text" in refused.stderr
 
 
 def test_a_question_is_answered_as_the_parts_would(tmp_path: Path) -> None:
     fitted = fit(tmp_path, strategy="MixGuard", task="generation", lr=0.01, aggregator="FedAvg")
     assert export(fitted, tmp_path / "model").exit_code == 0
-    asked = ("predict", tmp_path / "model", "--text", "Who sees?", "--max-new-tokens", "5")
-    said = splitmix(*asked)
-    assert said.exit_code == 0, said.output
-    classes = splitmix(*asked, "--top", "3")
+    arguments = ("predict", tmp_path / "model", "--text", "Who sees?", "--max-new-tokens", "5")
+    predicted = splitmix(*arguments)
+    assert predicted.exit_code == 0, predicted.output
+    classes = splitmix(*arguments, "--top", "3")
     assert "--top is for classes, and this model answers; leave it out" in classes.stderr
-    followed = json.loads(splitmix(*asked, "--second", "A cat?", "--format", "json").stdout)
+    followed = json.loads(splitmix(*arguments, "--second", "A cat?", "--format", "json").stdout)
     assert (followed["text"], followed["second"]) == ("Who sees?", "A cat?")
     halved = splitmix("predict", tmp_path / "model", "--text", "Who \ud83d?")
     assert "the question has half a character" in halved.stderr
@@ -237,7 +237,7 @@ def test_a_question_is_answered_as_the_parts_would(tmp_path: Path) -> None:
             break
     prompt = len(tokenizer(PROMPT.format("Who sees?"))["input_ids"])
     expected = str(tokenizer.decode(ids[0, prompt:], skip_special_tokens=True)).strip()
-    assert said.stdout.strip() == expected
+    assert predicted.stdout.strip() == expected
     card = (tmp_path / "model" / "README.md").read_text()
     assert "MixGuard's calibrator is left out" in card
     assert "Question: {}" in card
@@ -273,8 +273,8 @@ def test_keys_that_an_old_run_lacks_are_those_of_the_app(tmp_path: Path) -> None
     config = json.loads(file.read_text())
     del config["support-scale"]
     file.write_text(json.dumps(config))
-    said = export(fitted, tmp_path / "model", "--app", str(APP))
-    assert "load it with transformers' from_pretrained" in said.stdout
+    exported = export(fitted, tmp_path / "model", "--app", str(APP))
+    assert "load it with transformers' from_pretrained" in exported.stdout
     AutoModelForCausalLM.from_pretrained(tmp_path / "model")
 
 
@@ -288,14 +288,14 @@ def test_a_strangers_configuration_chooses_no_code(tmp_path: Path) -> None:
     for key in ("attn_implementation", "_attn_implementation", "experts_implementation"):
         shutil.copytree(model, strange, dirs_exist_ok=True)
         (strange / "config.json").write_text(json.dumps({**config, key: kernel}))
-        said = splitmix("predict", strange, "--text", "Who sees?")
-        assert (said.exit_code, said.stdout) == (0, answers), (key, said.stderr)
+        predicted = splitmix("predict", strange, "--text", "Who sees?")
+        assert (predicted.exit_code, predicted.stdout) == (0, answers), (key, predicted.stderr)
     quantized = {"quantization_config": {"quant_method": "torchao", "quant_type": "int4_weight"}}
     for more in (quantized, {"text_config": quantized}):
         (strange / "config.json").write_text(json.dumps({**config, **more}))
-        said = splitmix("predict", strange, "--text", "Who sees?")
-        assert (said.exit_code, said.stdout) == (1, "")
-        assert "config.json: it has a quantization_config, and no export does" in said.stderr
+        refused = splitmix("predict", strange, "--text", "Who sees?")
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert "config.json: it has a quantization_config, and no export does" in refused.stderr
 
 
 def test_a_damaged_model_is_said_and_answers_nothing(tmp_path: Path) -> None:
@@ -312,8 +312,8 @@ def test_a_damaged_model_is_said_and_answers_nothing(tmp_path: Path) -> None:
     ):
         shutil.copytree(model, damaged, dirs_exist_ok=True)
         (damaged / file).write_bytes(content)
-        said = splitmix("predict", damaged, "--text", "Who sees?")
-        assert (said.exit_code, said.stdout) == (1, ""), file
-        assert str(damaged) in said.stderr
-        assert reason in said.stderr
-        assert said.stderr.endswith("; export the run again\n")
+        refused = splitmix("predict", damaged, "--text", "Who sees?")
+        assert (refused.exit_code, refused.stdout) == (1, ""), file
+        assert str(damaged) in refused.stderr
+        assert reason in refused.stderr
+        assert refused.stderr.endswith("; export the run again\n")

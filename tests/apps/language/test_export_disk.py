@@ -43,14 +43,14 @@ def test_a_full_disk_is_named_with_a_remedy(room: int, tmp_path: Path) -> None:
         tmp_path / "model",
     )
     assert run is not None
-    asked = ["export", run.id, str(folder), "--run-dir", str(run.path.parents[1])]
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(room), *asked],
+    arguments = ["export", run.id, str(folder), "--run-dir", str(run.path.parents[1])]
+    process = subprocess.run(
+        [sys.executable, "-c", script, str(room), *arguments],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (
+    assert (process.returncode, process.stderr) == (
         1,
         f"{folder} cannot be written (File too large); choose a folder on a disk with room\n",
     )

@@ -30,26 +30,26 @@ pytestmark = pytest.mark.usefixtures("repeatable")
 def test_every_strategy_takes_a_step_with_every_client(
     name: str, task: str, tmp_path: Path
 ) -> None:
-    done = fit(tmp_path, strategy=name, task=task)
-    assert type(done.strategy) is USHAPE_STRATEGIES[name]
-    assert {type(each.hiding) for each in done.clients} == {USHAPE_STRATEGIES[name].hiding}
-    (row,) = done.rows
+    fitted = fit(tmp_path, strategy=name, task=task)
+    assert type(fitted.strategy) is USHAPE_STRATEGIES[name]
+    assert {type(each.hiding) for each in fitted.clients} == {USHAPE_STRATEGIES[name].hiding}
+    (row,) = fitted.rows
     assert row["steps"] == 1
     assert math.isfinite(row["loss"])
     # A model that knows nothing guesses among the words, or between two classes.
     expected = math.log(300) if task == "generation" else math.log(2)
     assert row["eval_loss"] == pytest.approx(expected, rel=0.15)
-    own = {"eval_matthews"} if task == "classification" else {"eval_perplexity"}
-    assert own <= row.keys()
+    scores = {"eval_matthews"} if task == "classification" else {"eval_perplexity"}
+    assert scores <= row.keys()
 
     before = build_trunk(read(**TINY, strategy=name, task=task)).state_dict()
-    after = done.strategy.trunk.module.state_dict()
+    after = fitted.strategy.trunk.module.state_dict()
     assert any(not torch.equal(after[key], before[key]) for key in before)
     untouched = client(0, 2, **TINY, strategy=name, task=task).weights()
-    learned = [each.weights() for each in done.clients]
+    learned = [each.weights() for each in fitted.clients]
     for own_weights in learned:
         assert any(not torch.equal(own_weights[key], untouched[key]) for key in untouched)
-    averaged = {k: torch.tensor(a.numpy()) for k, a in done.result.arrays.items()}
+    averaged = {k: torch.tensor(a.numpy()) for k, a in fitted.result.arrays.items()}
     if name == "USplitFL":
         for key, tensor in averaged.items():
             mean = torch.stack([weights[key] for weights in learned]).mean(0)
@@ -76,8 +76,8 @@ def test_every_option_goes_with_a_step(values: dict[str, Any], tmp_path: Path) -
 
 
 def test_heads_and_tails_are_averaged_if_an_aggregator_is_named(tmp_path: Path) -> None:
-    done = fit(tmp_path, aggregator="FedMedian")
-    kind = type(done.strategy.aggregator.strategy)
+    fitted = fit(tmp_path, aggregator="FedMedian")
+    kind = type(fitted.strategy.aggregator.strategy)
     assert kind.__name__ == "FedMedian"
     assert read(aggregator="FedAvg", strategy="USplitSL").averages
     assert not read(strategy="MixGuard").averages
@@ -137,8 +137,8 @@ def test_a_new_classifier_learns_beside_adapters() -> None:
 
 @pytest.mark.parametrize("name", USHAPE_STRATEGIES)
 def test_answers_are_written_and_scored(name: str, tmp_path: Path) -> None:
-    done = fit(tmp_path, strategy=name, generation_scores=True, max_new_tokens=3)
-    (row,) = done.rows
+    fitted = fit(tmp_path, strategy=name, generation_scores=True, max_new_tokens=3)
+    (row,) = fitted.rows
     for score, most in (("exact_match", 1), ("rouge_l", 1), ("bleu", 100)):
         assert 0 <= row[f"eval_{score}"] <= most
 
@@ -146,14 +146,14 @@ def test_answers_are_written_and_scored(name: str, tmp_path: Path) -> None:
 def test_an_answer_over_the_link_is_the_whole_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Any] = []
+    scorers: list[Any] = []
     scores_of = app_client.scores_of
 
-    def kept(*arguments: Any) -> Any:
+    def recorded_scores(*arguments: Any) -> Any:
         make = scores_of(*arguments)
-        return lambda: made.append(make()) or made[-1]  # type: ignore[func-returns-value]
+        return lambda: scorers.append(make()) or scorers[-1]  # type: ignore[func-returns-value]
 
-    monkeypatch.setattr(app_client, "scores_of", kept)
+    monkeypatch.setattr(app_client, "scores_of", recorded_scores)
     values: dict[str, Any] = {
         "strategy": "USplitFL",
         "generation_scores": True,
@@ -161,18 +161,18 @@ def test_an_answer_over_the_link_is_the_whole_models(
         "steps_per_round": 80,
         "lr": 0.01,
     }
-    done = fit(tmp_path, **values)
+    fitted = fit(tmp_path, **values)
     config = read(**{**TINY, **values})
     tokenizer = tokenizer_of(config)
     parts: LanguageParts = build_parts(config, ("trunk",))
-    parts.trunk = done.strategy.trunk.module  # type: ignore[assignment]
-    used = [scores for scores in made if scores.examples]  # each client tries its factory, too
-    assert len(used) == len(done.clients)
-    for scores, one in zip(used, done.clients, strict=True):
+    parts.trunk = fitted.strategy.trunk.module  # type: ignore[assignment]
+    used = [scores for scores in scorers if scores.examples]  # each client tries its factory, too
+    assert len(used) == len(fitted.clients)
+    for scores, one in zip(used, fitted.clients, strict=True):
         parts.head, parts.tail = one.head, one.tail  # type: ignore[assignment]
         tests: Any = one.tests["federated"]
         assert len(scores.said) == len(tests)
-        for said, ids, labels in zip(scores.said, tests.texts, tests.labels, strict=True):
+        for answer, ids, labels in zip(scores.said, tests.texts, tests.labels, strict=True):
             prompt = ids[labels == -100][None]
             expected = generate(
                 parts,
@@ -181,8 +181,8 @@ def test_an_answer_over_the_link_is_the_whole_models(
                 max_new_tokens=5,
                 eos_token_id=tokenizer.eos_token_id,
             )
-            assert said == tokenizer.decode(expected[0], skip_special_tokens=True).strip()
-    assert len({said for scores in made for said in scores.said}) > 1, (
+            assert answer == tokenizer.decode(expected[0], skip_special_tokens=True).strip()
+    assert len({answer for scores in scorers for answer in scores.said}) > 1, (
         "a model that learned nothing"
     )
 
@@ -195,16 +195,16 @@ def test_a_constant_length_is_all_that_crosses() -> None:
             public = one.run("encode_public", {"number": number})["public"]
             answer = [group["messages"] for group in public]
             one.run("decode_public", {"number": number, "public": answer})
-        sent = one.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
-        assert {tuple(m.shape[:2]) for m in sent["messages"]} == {(4, 96)}
+        reply = one.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+        assert {tuple(m.shape[:2]) for m in reply["messages"]} == {(4, 96)}
 
 
 def test_a_benchmark_is_the_same_for_all(tmp_path: Path) -> None:
-    done = fit(tmp_path, evaluation="benchmark", strategy="USplitFL")
-    assert [each.tests["federated"] for each in done.clients] == [None, None]
-    sizes = {len(each.tests["benchmark"]) for each in done.clients}  # type: ignore[arg-type]
+    fitted = fit(tmp_path, evaluation="benchmark", strategy="USplitFL")
+    assert [each.tests["federated"] for each in fitted.clients] == [None, None]
+    sizes = {len(each.tests["benchmark"]) for each in fitted.clients}  # type: ignore[arg-type]
     assert sizes == {6}
-    assert done.rows[0]["accuracy_kind"] == "benchmark"
+    assert fitted.rows[0]["accuracy_kind"] == "benchmark"
 
 
 def test_a_nodes_own_file_is_all_its_own(tmp_path: Path) -> None:
@@ -242,9 +242,9 @@ def test_sources_of_cola_make_clients(tmp_path: Path) -> None:
         "secret_tokens": 0,
         "lr": 1e-4,
     }
-    done = fit(tmp_path, **values)
-    assert [each.batches.examples for each in done.clients] == [8, 8]
-    assert done.rows[0]["eval_loss"] == pytest.approx(math.log(2), rel=0.2)
+    fitted = fit(tmp_path, **values)
+    assert [each.batches.examples for each in fitted.clients] == [8, 8]
+    assert fitted.rows[0]["eval_loss"] == pytest.approx(math.log(2), rel=0.2)
     groups = [client_rows(read(**{**TINY, **values}), node)[0].groups
               for node in ({"partition-id": i, "num-partitions": 2} for i in range(2))]  # fmt: skip
     assert not set(groups[0]) & set(groups[1])
@@ -253,7 +253,7 @@ def test_sources_of_cola_make_clients(tmp_path: Path) -> None:
 def test_questions_of_gsm8k_are_answered(tmp_path: Path) -> None:
     if not (SHARED / "gsm8k").is_dir():
         pytest.skip("GSM8K is not at ../shared/data/gsm8k")
-    done = fit(
+    fitted = fit(
         tmp_path,
         dataset=str(SHARED / "gsm8k" / "train.jsonl.gz"),
         test_dataset=str(SHARED / "gsm8k" / "test.jsonl.gz"),
@@ -264,6 +264,6 @@ def test_questions_of_gsm8k_are_answered(tmp_path: Path) -> None:
         generation_scores=True,
         max_new_tokens=3,
     )
-    row = done.rows[0]
+    row = fitted.rows[0]
     assert row["eval_perplexity"] == pytest.approx(600, rel=0.3)
     assert row["eval_exact_match"] == 0.0

@@ -24,8 +24,8 @@ def remarks(nodes: int | None = 2, **values: Any) -> list[str]:
     return report.remarks
 
 
-def number(said: str, before: str) -> float:
-    return float(said.split(before)[1].split()[0].rstrip(","))
+def number(remark: str, before: str) -> float:
+    return float(remark.split(before)[1].split()[0].rstrip(","))
 
 
 @pytest.mark.parametrize(
@@ -43,25 +43,25 @@ def number(said: str, before: str) -> float:
 def test_the_clients_ledgers_say_what_was_planned(
     values: dict[str, Any], assumed: str, tmp_path: Path
 ) -> None:
-    (said,) = remarks(**values)
-    assert said.endswith(f"Assumed: {assumed}")
+    (remark,) = remarks(**values)
+    assert remark.endswith(f"Assumed: {assumed}")
     spent = fit(tmp_path, **{**NOISY, **values}).rows[-1]["train_epsilon"]
-    assert number(said, "planned privacy: epsilon ") == pytest.approx(spent, rel=1e-3)
+    assert number(remark, "planned privacy: epsilon ") == pytest.approx(spent, rel=1e-3)
 
 
 @pytest.mark.parametrize("seed", [1, 2])  # with seed 0 a client is in every round
 def test_those_of_the_clients_that_are_drawn_say_it_too(seed: int, tmp_path: Path) -> None:
     values = {"num_server_rounds": 4, "fraction_train": 0.4, "min_nodes": 2, "seed": seed}
-    (said,) = remarks(5, **values)
+    (remark,) = remarks(5, **values)
     spent = fit(tmp_path, 5, **{**NOISY, **values}).rows[-1]["train_epsilon"]
-    assert number(said, "epsilon about ") == pytest.approx(spent, rel=1e-3)
-    assert number(said, "at most ") > spent
-    assert f"as seed {seed} draws the clients, and at most 10 releases of a training text" in said
+    assert number(remark, "epsilon about ") == pytest.approx(spent, rel=1e-3)
+    assert number(remark, "at most ") > spent
+    assert f"as seed {seed} draws the clients, and at most 10 releases of a training text" in remark
 
 
 def test_answers_are_planned_with_all_their_tokens() -> None:
-    (said,) = remarks(task="generation", generation_scores=True, max_new_tokens=7)
-    assert said.endswith("Assumed: 14 releases of a test text, up to 7 in each evaluation")
+    (remark,) = remarks(task="generation", generation_scores=True, max_new_tokens=7)
+    assert remark.endswith("Assumed: 14 releases of a test text, up to 7 in each evaluation")
 
 
 def test_texts_that_are_left_out_as_too_long_are_in_no_pass() -> None:
@@ -74,30 +74,30 @@ def test_texts_that_are_left_out_as_too_long_are_in_no_pass() -> None:
 
 
 def test_what_is_not_covered_is_said() -> None:
-    (said,) = remarks(aggregator="FedAvg")
+    (remark,) = remarks(aggregator="FedAvg")
     for words in ("lengths of texts", "did to the head", "gradients returned", "heads and tails"):
-        assert words in said
+        assert words in remark
     lengths, losses = (OUTSIDE_IN_U_SHAPE[channel] for channel in ("lengths", "losses"))
-    assert losses in said
+    assert losses in remark
     assert losses in remarks(strategy="DPSGDSL")[0]
     for kind in ("federated", "benchmark"):  # the tail that is scored has learned the labels
-        (said,) = remarks(learns="tail", evaluation=kind)
-        assert f"Not covered: {lengths}; {losses}. Assumed" in said
-    (said,) = remarks(learns="tail", evaluation="none")
-    assert f"Not covered: {lengths}. Assumed" in said
-    (said,) = remarks(learns="tail", strategy="DPSGDSL")
-    assert said.split("Not covered: ")[1].startswith(f"{WITHOUT_GRADIENTS}; {losses}. Assumed")
+        (remark,) = remarks(learns="tail", evaluation=kind)
+        assert f"Not covered: {lengths}; {losses}. Assumed" in remark
+    (remark,) = remarks(learns="tail", evaluation="none")
+    assert f"Not covered: {lengths}. Assumed" in remark
+    (remark,) = remarks(learns="tail", strategy="DPSGDSL")
+    assert remark.split("Not covered: ")[1].startswith(f"{WITHOUT_GRADIENTS}; {losses}. Assumed")
     for kind in ("benchmark", "none"):
-        (said,) = remarks(learns="tail", strategy="DPSGDSL", evaluation=kind)
-        assert said.split("Not covered: ")[1].startswith(f"{WITHOUT_GRADIENTS}. Assumed")
+        (remark,) = remarks(learns="tail", strategy="DPSGDSL", evaluation=kind)
+        assert remark.split("Not covered: ")[1].startswith(f"{WITHOUT_GRADIENTS}. Assumed")
 
 
 @pytest.mark.parametrize("parts", ["trunk", "head,trunk,tail"])
 def test_a_head_without_adapters_learns_too(parts: str, tmp_path: Path) -> None:
     """The epsilon leaves out what texts do to it; the plan says so, as the ledger does."""
     values: dict[str, Any] = {"lora_rank": 2, "lora_parts": parts}
-    (said,) = remarks(**values)
-    assert OUTSIDE_IN_U_SHAPE["head"] in said
+    (remark,) = remarks(**values)
+    assert OUTSIDE_IN_U_SHAPE["head"] in remark
     hiding: Any = fit(tmp_path, **{**NOISY, **values}).clients[0].hiding
     assert OUTSIDE_IN_U_SHAPE["head"] in hiding.statement().outside
 
@@ -105,7 +105,7 @@ def test_a_head_without_adapters_learns_too(parts: str, tmp_path: Path) -> None:
 def test_without_a_ledger_nothing_is_said_and_without_sizes_what_is_needed() -> None:
     for strategy in ("USplitSL", "NoPeekSL", "MixGuard"):
         assert remarks(strategy=strategy) == []
-    (said,) = remarks(strategy="SnDSL")
-    assert said.startswith("this run has no epsilon: SnDSL's noise bounds what single releases")
+    (remark,) = remarks(strategy="SnDSL")
+    assert remark.startswith("this run has no epsilon: SnDSL's noise bounds what single releases")
     assert "`splitmix check --nodes` says it" in remarks(None, samples_per_client=0)[0]
     assert remarks(None) == remarks(2)

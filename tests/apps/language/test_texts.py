@@ -31,7 +31,7 @@ def rows(path: Path, *texts: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"dataset": "cola"}, "no text dataset 'cola': allowed are 'generated'"),
         (
@@ -83,7 +83,7 @@ def rows(path: Path, *texts: dict[str, Any]) -> str:
     ],
 )
 def test_a_client_says_what_is_wrong_with_its_texts(
-    wrong: dict[str, Any], said: str, tmp_path: Path
+    wrong: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "empty.txt").write_text("two words", encoding="utf-8")
     answered = ({"question": "who?", "answer": answer} for answer in ("a dog", "", "a cat"))
@@ -97,7 +97,7 @@ def test_a_client_says_what_is_wrong_with_its_texts(
         "EMPTY_ANSWER": rows(tmp_path / "answers.jsonl", *answered),
     }
     values = {key: files.get(str(value), value) for key, value in wrong.items()}
-    with pytest.raises((ValueError, RuntimeError), match=said) as caught:
+    with pytest.raises((ValueError, RuntimeError), match=message) as caught:
         client(0, 2, **{**TINY, **values})
     assert "\n" not in str(caught.value)
 
@@ -107,8 +107,8 @@ def test_a_generated_answer_is_scored_against_the_whole_right_one(
 ) -> None:
     caplog.set_level("WARNING", logger="flwr.splitmix")
     answers = ["so it is " * (1 + 60 * (i % 2)) + f"\n#### {i}" for i in range(8)]
-    made = [{"question": "why?", "answer": answer} for answer in answers]
-    path = rows(tmp_path / "a.jsonl", *made)
+    examples = [{"question": "why?", "answer": answer} for answer in answers]
+    path = rows(tmp_path / "a.jsonl", *examples)
     values = {**TINY, "dataset": path, "test_dataset": path, "test_samples_per_client": 0}
     values |= {"max_length": 100, "generation_scores": True}
     one = client(0, 1, **values)
@@ -121,7 +121,7 @@ def test_a_generated_answer_is_scored_against_the_whole_right_one(
     with pytest.raises(
         DataError, match=r"generation-scores is true, but no test row .* max-length"
     ):
-        client(0, 1, **{**values, "test_dataset": rows(tmp_path / "long.jsonl", *made[1::2])})
+        client(0, 1, **{**values, "test_dataset": rows(tmp_path / "long.jsonl", *examples[1::2])})
 
 
 def test_rows_of_a_node_are_said_to_be_the_nodes() -> None:
@@ -132,20 +132,20 @@ def test_rows_of_a_node_are_said_to_be_the_nodes() -> None:
 
 def test_a_class_has_one_number_on_all_nodes_that_have_their_own_rows(tmp_path: Path) -> None:
     config = read(**TINY, task="classification", num_labels=3)
-    known: dict[str, int] = {}
+    label_of_text: dict[str, int] = {}
     for words in (("bad", "good"), ("so so", "good")):
         numbers = {"bad": 0, "so so": 1, "good": 2}
-        made = [{"sentence": words[i % 2], "label": words[i % 2]} for i in range(20)]
-        node = {"dataset": rows(tmp_path / "words.jsonl", *made)}
+        examples = [{"sentence": words[i % 2], "label": words[i % 2]} for i in range(20)]
+        node = {"dataset": rows(tmp_path / "words.jsonl", *examples)}
         with pytest.raises(DataError, match=r"node-config: .* own dataset must be whole numbers"):
             client_rows(config, node)
         path = rows(
-            tmp_path / f"{words[0]}.jsonl", *({**r, "label": numbers[r["label"]]} for r in made)
+            tmp_path / f"{words[0]}.jsonl", *({**r, "label": numbers[r["label"]]} for r in examples)
         )
         train, _ = client_rows(config, {"dataset": path})
         for text, label in zip(train.texts, train.labels.tolist(), strict=True):
-            assert known.setdefault(text, label) == label
-    assert len(set(known.values())) == 3
+            assert label_of_text.setdefault(text, label) == label
+    assert len(set(label_of_text.values())) == 3
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -180,10 +180,10 @@ def test_pairs_of_rte_go_to_the_model_as_its_tokenizer_puts_them_together(tmp_pa
     }
     data = client(0, 1, **values).batches.data
     tokenizer = tokenizer_of(read(**values))
-    said = {
+    pairs = {
         (tokenizer.decode(data[i][0], skip_special_tokens=False), int(data[i][1])) for i in range(8)
     }
-    assert said == {(f"<end>A dog {i} sleeps.<end>Dog {i} waits.", i % 2) for i in range(8)}
+    assert pairs == {(f"<end>A dog {i} sleeps.<end>Dog {i} waits.", i % 2) for i in range(8)}
 
 
 def gpt2(folder: Path, vocab_size: int) -> Any:
@@ -199,10 +199,10 @@ def gpt2(folder: Path, vocab_size: int) -> Any:
 def test_a_public_text_without_a_token_is_told_with_its_key(tmp_path: Path) -> None:
     words = Tokenizer(WordLevel({"<pad>": 0, "Anna": 1}))
     words.pre_tokenizer = Split(Regex(r"[ \d]+"), "removed")
-    made = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=words, pad_token="<pad>"
     )
-    made.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
     paragraphs = "Anna " * 20 + "\n\n" + "12 " * 20
     (tmp_path / "public.txt").write_text(paragraphs, encoding="utf-8")
     public = str(tmp_path / "public.txt")
@@ -234,8 +234,8 @@ def test_a_run_keeps_the_texts_that_it_began_with(tmp_path: Path) -> None:
     """Or some clients of a simulation would train on other rows than the rest."""
     public = tmp_path / "public.txt"
     for word in ("old", "newer"):
-        made = ({"question": f"{word} {i}", "answer": "yes"} for i in range(20))
-        source = rows(tmp_path / "rows.jsonl", *made)
+        examples = ({"question": f"{word} {i}", "answer": "yes"} for i in range(20))
+        source = rows(tmp_path / "rows.jsonl", *examples)
         public.write_text(f"One {word} sentence of words.", encoding="utf-8")
         config = read(dataset=source, public=str(public))
         assert text_sets(config).train.texts[0].startswith("old")

@@ -48,7 +48,7 @@ def trained_by_dp_sgd(folder: Path, name: str, **values: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "said"),
+    ("name", "values", "message"),
     [
         ("opt", {}, r"not compute for head\.embedding\.embed_positions \(OPTLearned"),
         ("gemma3", {}, r"for head\.embedding\.embed_tokens \(Gemma3TextScaledWordEmbedding\)"),
@@ -59,11 +59,11 @@ def trained_by_dp_sgd(folder: Path, name: str, **values: Any) -> dict[str, Any]:
     ],
 )
 def test_a_model_without_a_gradient_for_each_text_is_refused_before_the_run(
-    name: str, values: dict[str, Any], said: str, tmp_path: Path
+    name: str, values: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     """Otherwise its clients would be left out in round 1."""
     config = read(**trained_by_dp_sgd(tmp_path, name, **values))
-    with pytest.raises(ConfigError, match=rf"^run-config: strategy is 'DPSGDSL', but .*{said}"):
+    with pytest.raises(ConfigError, match=rf"^run-config: strategy is 'DPSGDSL', but .*{message}"):
         try_layers(config)
 
 

@@ -323,18 +323,18 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_round, "SETTLED_SECONDS", 0.3)
 
 
-@pytest.mark.parametrize(("wrong", "said"), CASES, ids=[str(wrong) for wrong, _ in CASES])
-def test_a_wrong_value_is_named(wrong: dict[str, Any], said: list[str]) -> None:
-    with pytest.raises((ValueError, ClientError), match=re.escape(said[0])) as caught:
+@pytest.mark.parametrize(("wrong", "phrases"), CASES, ids=[str(wrong) for wrong, _ in CASES])
+def test_a_wrong_value_is_named(wrong: dict[str, Any], phrases: list[str]) -> None:
+    with pytest.raises((ValueError, ClientError), match=re.escape(phrases[0])) as caught:
         start(run_config(**wrong), Nodes(4))
     sentence = str(caught.value)
     assert "\n" not in sentence
-    for part in said:
+    for part in phrases:
         assert part in sentence
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"link_via": "mixer"}, r"via \(link-via\) is 'mixer'; it must be host:port"),
         ({}, r"token_file \(link-via-token\): /no/token cannot be read: No such file"),
@@ -345,8 +345,8 @@ def test_a_wrong_value_is_named(wrong: dict[str, Any], said: list[str]) -> None:
         ({**NOISE, "strategy": "DPMixSL", "trusted_mixer": True}, r"link-via-token\): /no/token"),
     ],
 )
-def test_a_mixer_that_cannot_be_dialled_is_named(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(LinkError, match=said):
+def test_a_mixer_that_cannot_be_dialled_is_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(LinkError, match=message):
         start(run_config(**{**VIA, "depth": 1, **wrong}), Nodes(4))
 
 
@@ -395,7 +395,7 @@ def test_nodes_that_are_still_to_come_are_waited_for(planned: list[int]) -> None
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"samples_per_client": 700}, "client 0 of 10 has 600 training images of "),
         ({"client_device": "gpu"}, "there is no device 'gpu' here; allowed are 'auto', 'cpu'"),
@@ -403,11 +403,11 @@ def test_nodes_that_are_still_to_come_are_waited_for(planned: list[int]) -> None
         ({"partition": "dirichlet", "partition_alpha": 0.01}, "this client has no training data"),
     ],
 )
-def test_a_client_says_what_it_lacks(wrong: dict[str, Any], said: str) -> None:
+def test_a_client_says_what_it_lacks(wrong: dict[str, Any], message: str) -> None:
     values = run_config(depth=1, **wrong)
     with pytest.raises((ValueError, RuntimeError)) as caught:
         deque(client_fn(context(index, 10, values)) for index in range(10))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

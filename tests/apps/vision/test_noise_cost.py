@@ -32,17 +32,19 @@ def remarks(nodes: int | None = 4, **values: Any) -> list[str]:
 
 
 def planned(nodes: int | None, **values: Any) -> float:
-    (said,) = remarks(nodes, **values)
-    assert said.startswith("planned privacy: epsilon ")
-    return float(said.split()[3])
+    (remark,) = remarks(nodes, **values)
+    assert remark.startswith("planned privacy: epsilon ")
+    return float(remark.split()[3])
 
 
 def about_and_at_most(nodes: int, **values: Any) -> tuple[float, float]:
-    said = remarks(nodes, **values)[0]
-    found = re.match(r"planned privacy: epsilon about (\S+), at most (\S+), at delta 1e-05 ", said)
-    if found is None:  # a client is drawn in every round
+    remark = remarks(nodes, **values)[0]
+    match = re.match(
+        r"planned privacy: epsilon about (\S+), at most (\S+), at delta 1e-05 ", remark
+    )
+    if match is None:  # a client is drawn in every round
         return (planned(nodes, **values),) * 2
-    return float(found[1]), float(found[2])
+    return float(match[1]), float(match[2])
 
 
 @pytest.mark.parametrize(
@@ -119,12 +121,12 @@ def test_steps_without_some_clients_leave_others_over() -> None:
     """Late ones are skipped, or their budgets are spent: two full groups become one and a half."""
     steps = {"steps_per_round": 40}
     skipping = {"straggler": "skip", "link": "stream"}
-    (said,) = remarks(4, **steps, **skipping)
-    assert "groups of k = 2 of 2 to 4 clients, some left over;" in said
+    (remark,) = remarks(4, **steps, **skipping)
+    assert "groups of k = 2 of 2 to 4 clients, some left over;" in remark
     assert planned(4, **steps) < planned(3, **steps) <= planned(4, **steps, **skipping)
     limit = planned(4, **steps) / 2
-    said, _ = remarks(4, **steps, max_epsilon=limit)
-    assert "groups of k = 2 of 2 to 4 clients, some left over;" in said
+    remark, _ = remarks(4, **steps, max_epsilon=limit)
+    assert "groups of k = 2 of 2 to 4 clients, some left over;" in remark
     summed = {**steps, "smashed_noise": "all", "clamp_labels": False}
     alone = planned(4, **summed, **skipping)
     assert planned(4, **summed, **skipping, trusted_mixer=True) == alone
@@ -134,9 +136,9 @@ def test_steps_without_some_clients_leave_others_over() -> None:
 def test_sums_of_uploads_that_are_rounded_on_the_wire_are_planned_as_seen_alone(
     strategy: str,
 ) -> None:
-    seen = {"strategy": strategy, "smashed_noise": "all", "clamp_labels": False}
+    values = {"strategy": strategy, "smashed_noise": "all", "clamp_labels": False}
     alone, summed, rounded = (
-        planned(4, **seen, link="stream", **more)
+        planned(4, **values, link="stream", **more)
         for more in (
             {"wire_dtype": "bfloat16"},
             {"trusted_mixer": True},
@@ -178,23 +180,23 @@ def test_who_is_skipped_is_not_planned_to_send_everything(regroup: str) -> None:
 def test_a_run_without_epsilon_is_told_why_and_what_gives_one(
     values: dict[str, Any], why: str, remedy: str
 ) -> None:
-    (said,) = remarks(**values)
-    assert said.startswith("this run has no epsilon: ")
-    assert why in said
-    assert f"it would have one with {remedy}" in said
+    (remark,) = remarks(**values)
+    assert remark.startswith("this run has no epsilon: ")
+    assert why in remark
+    assert f"it would have one with {remedy}" in remark
 
 
 def test_averaging_is_not_covered() -> None:
-    (said,) = remarks(strategy="DPCutMixSFL")
-    assert "Not covered: gradients sent to clients; lower segments sent to be averaged" in said
+    (remark,) = remarks(strategy="DPCutMixSFL")
+    assert "Not covered: gradients sent to clients; lower segments sent to be averaged" in remark
     assert "averaged" not in remarks()[0]
 
 
 def test_what_is_not_known_is_said() -> None:
     assert "full groups of k = 2;" in remarks(nodes=None)[0]
     assert "groups of k = 2 of 3 clients, 1 left over;" in remarks(3)[0]
-    (said,) = remarks(nodes=None, samples_per_client=0)
-    assert "`splitmix check --nodes` says it" in said
+    (remark,) = remarks(nodes=None, samples_per_client=0)
+    assert "`splitmix check --nodes` says it" in remark
 
 
 @pytest.mark.parametrize("strategy", ["DPCutMixSL", "DPMixSL", "DPSL", "VanillaCutMixSL"])
@@ -207,12 +209,12 @@ def test_the_round_in_which_a_budget_ends_is_said(tmp_path: Path) -> None:
     values = {"alpha": math.inf, "num_server_rounds": 9, "steps_per_round": 2}
     assert len(remarks(2, **values, max_epsilon=1e6)) == 1
     limit = planned(2, **{**values, "num_server_rounds": 4}) * 1.001
-    _, said = remarks(2, **values, max_epsilon=limit)
-    assert "reaches it in about round 5 of 9" in said
-    done = fit(tmp_path, 2, **{**NOISY, **values}, max_epsilon=limit)
-    assert len(done.rows) == 5
-    assert done.strategy.stop_reason.startswith("the privacy budget of ")
-    enough = [float(word) for word in said.replace(",", "").split() if word[:1].isdigit()][-2:]
+    _, remark = remarks(2, **values, max_epsilon=limit)
+    assert "reaches it in about round 5 of 9" in remark
+    fitted = fit(tmp_path, 2, **{**NOISY, **values}, max_epsilon=limit)
+    assert len(fitted.rows) == 5
+    assert fitted.strategy.stop_reason.startswith("the privacy budget of ")
+    enough = [float(word) for word in remark.replace(",", "").split() if word[:1].isdigit()][-2:]
     quiet = {"sigma_s": enough[0], "sigma_y": enough[1]}
     assert len(remarks(2, **{**values, **quiet}, max_epsilon=limit)) == 1
 
@@ -221,9 +223,9 @@ def test_the_round_in_which_a_budget_ends_is_said(tmp_path: Path) -> None:
 def test_the_noise_with_which_it_would_last_is_enough(limit: float) -> None:
     """It is rounded up: the nearest of three digits is too little for every third limit."""
     values = {"num_server_rounds": 5, "steps_per_round": 20, "max_epsilon": limit}
-    _, said = remarks(4, **values, sigma_s=6.0, sigma_y=6.0)
-    assert "and then sends nothing more; it would last with sigma-s " in said
-    sigma_s, sigma_y = (float(word) for word in said.split("sigma-s ")[1].split(" and sigma-y "))
+    _, remark = remarks(4, **values, sigma_s=6.0, sigma_y=6.0)
+    assert "and then sends nothing more; it would last with sigma-s " in remark
+    sigma_s, sigma_y = (float(word) for word in remark.split("sigma-s ")[1].split(" and sigma-y "))
     assert len(remarks(4, **values, sigma_s=sigma_s, sigma_y=sigma_y)) == 1
 
 

@@ -81,9 +81,9 @@ def test_each_message_of_a_batch_is_advised_on() -> None:
 
 def test_several_messages_of_a_batch_are_not_attacked_as_one(tmp_path: Path) -> None:
     """The first was read, and the others were left out without a word."""
-    done = fit(tmp_path, strategy="HalvedSL")
+    fitted = fit(tmp_path, strategy="HalvedSL")
     with pytest.raises(RunError, match="HalvedSL send 2 messages for a batch"):
-        attacked_run(done.run)
+        attacked_run(fitted.run)
 
 
 def test_a_hiding_that_mixes_a_batch_is_attacked_as_one_that_does(tmp_path: Path) -> None:
@@ -96,8 +96,10 @@ def test_a_hiding_that_mixes_a_batch_is_attacked_as_one_that_does(tmp_path: Path
 def test_no_epsilon_is_planned_by_what_another_class_charges() -> None:
     report = Report("vision", 2, nodes_known=True)
     remark_noise(read(strategy="TwiceChargedSL"), report)
-    (said,) = report.remarks
-    assert said.startswith("this run's epsilon is not known beforehand: TwiceCharged does not say")
+    (remark,) = report.remarks
+    assert remark.startswith(
+        "this run's epsilon is not known beforehand: TwiceCharged does not say"
+    )
 
 
 def test_a_hiding_that_says_what_it_charges_has_a_plan() -> None:

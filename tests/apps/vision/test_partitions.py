@@ -95,9 +95,11 @@ def test_nodes_that_wait_for_ray_are_told_of(
     assert "because Ray has not started" in caplog.text
 
 
-@pytest.mark.parametrize("act", [client_fn, lambda own: partitions.partitions_of(own.node_config)])
+@pytest.mark.parametrize(
+    "act", [client_fn, lambda node_context: partitions.partitions_of(node_context.node_config)]
+)
 def test_a_node_without_a_number_of_partitions_is_told_what_it_lacks(act: Any) -> None:
-    own = context(0, 2, run_config())
-    del own.node_config["num-partitions"]
+    node_context = context(0, 2, run_config())
+    del node_context.node_config["num-partitions"]
     with pytest.raises(ConfigError, match=r"has no num-partitions, .* give it one with --node-con"):
-        act(own)
+        act(node_context)

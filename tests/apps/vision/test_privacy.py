@@ -72,8 +72,8 @@ def test_every_key_reaches_the_noise_and_the_servers_ledger() -> None:
     )
     assert strategy.mixer.noise == GaussianNoise(**values)
     ledger = strategy.ledger
-    said = (ledger.delta, ledger.relation, ledger.trusted_mixer)
-    assert said == (1e-3, "add-remove", True)
+    settings = (ledger.delta, ledger.relation, ledger.trusted_mixer)
+    assert settings == (1e-3, "add-remove", True)
 
 
 def test_the_keys_defaults_are_the_librarys() -> None:
@@ -88,9 +88,11 @@ def test_the_keys_defaults_are_the_librarys() -> None:
     )
 
 
-@pytest.mark.parametrize(("given", "lacking"), [("sigma_s", "sigma_y"), ("sigma_y", "sigma_s")])
-def test_noise_on_one_part_will_do_where_no_epsilon_is_asked_for(given: str, lacking: str) -> None:
-    noise = read(strategy="DPSL", **{given: 1.0}).noise
+@pytest.mark.parametrize(("present", "lacking"), [("sigma_s", "sigma_y"), ("sigma_y", "sigma_s")])
+def test_noise_on_one_part_will_do_where_no_epsilon_is_asked_for(
+    present: str, lacking: str
+) -> None:
+    noise = read(strategy="DPSL", **{present: 1.0}).noise
     assert noise is not None
     assert noise.gaps == (lacking,)
 
@@ -112,12 +114,14 @@ def test_without_noise_nobody_keeps_a_ledger() -> None:
     assert client.guard is None
 
 
-@pytest.mark.parametrize(("limit", "meant"), [(0.0, None), (8.0, 8.0)])
-def test_a_clients_budget_is_what_the_configuration_says(limit: float, meant: float | None) -> None:
-    own = {"delta": 1e-3, "relation": "add-remove", "allow_averaging": True}
-    values = run_config(depth=1, **NOISE, max_epsilon=limit, **own)
+@pytest.mark.parametrize(("limit", "max_epsilon"), [(0.0, None), (8.0, 8.0)])
+def test_a_clients_budget_is_what_the_configuration_says(
+    limit: float, max_epsilon: float | None
+) -> None:
+    options = {"delta": 1e-3, "relation": "add-remove", "allow_averaging": True}
+    values = run_config(depth=1, **NOISE, max_epsilon=limit, **options)
     client = split_client(3, 10, values)
-    assert client.privacy == PrivacyBudget(max_epsilon=meant, **own)  # type: ignore[arg-type]
+    assert client.privacy == PrivacyBudget(max_epsilon=max_epsilon, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("relation", ["replace", "add-remove"])
@@ -125,10 +129,10 @@ def test_both_ledgers_say_what_a_run_was_planned_to_cost(
     relation: Relation, tmp_path: Path
 ) -> None:
     # Four steps are two passes over 8 images in batches of 4.
-    done = fit(tmp_path, 2, **EVEN, relation=relation, delta=1e-3, steps_per_round=4)
+    fitted = fit(tmp_path, 2, **EVEN, relation=relation, delta=1e-3, steps_per_round=4)
     planned = epsilon(2, relation, 1e-3)
-    assert done.row["epsilon"] == pytest.approx(planned, rel=1e-9)
-    assert own_epsilons(done.clients, 1e-3) == pytest.approx([planned] * 2, rel=1e-9)
+    assert fitted.row["epsilon"] == pytest.approx(planned, rel=1e-9)
+    assert own_epsilons(fitted.clients, 1e-3) == pytest.approx([planned] * 2, rel=1e-9)
 
 
 def test_a_trusted_mixer_lowers_the_servers_epsilon_and_not_the_clients(tmp_path: Path) -> None:
@@ -141,7 +145,7 @@ def test_a_trusted_mixer_lowers_the_servers_epsilon_and_not_the_clients(tmp_path
 
 def test_no_client_goes_above_its_budget_whatever_masks_are_drawn(tmp_path: Path) -> None:
     limit = 1.2 * epsilon(2)
-    done = fit(
+    fitted = fit(
         tmp_path,
         2,
         **{**EVEN, "alpha": 2.0},
@@ -150,10 +154,10 @@ def test_no_client_goes_above_its_budget_whatever_masks_are_drawn(tmp_path: Path
         num_server_rounds=9,
         steps_per_round=2,
     )
-    spent = own_epsilons(done.clients)
-    assert all(0.5 * limit < own <= limit for own in spent)
-    assert len(done.rows) < 9
-    assert done.strategy.stop_reason.startswith("the privacy budget of ")
+    spent = own_epsilons(fitted.clients)
+    assert all(0.5 * limit < client_epsilon <= limit for client_epsilon in spent)
+    assert len(fitted.rows) < 9
+    assert fitted.strategy.stop_reason.startswith("the privacy budget of ")
 
 
 @pytest.mark.parametrize(
@@ -162,9 +166,11 @@ def test_no_client_goes_above_its_budget_whatever_masks_are_drawn(tmp_path: Path
 def test_only_evaluation_on_clients_own_images_ends_the_bound(
     evaluation: str, bounded: bool, tmp_path: Path
 ) -> None:
-    done = fit(tmp_path, 2, **EVEN, evaluation=evaluation)
-    assert math.isfinite(done.row["epsilon"]) == bounded
-    assert all(math.isfinite(own) == bounded for own in own_epsilons(done.clients))
+    fitted = fit(tmp_path, 2, **EVEN, evaluation=evaluation)
+    assert math.isfinite(fitted.row["epsilon"]) == bounded
+    assert all(
+        math.isfinite(client_epsilon) == bounded for client_epsilon in own_epsilons(fitted.clients)
+    )
 
 
 def test_benchmark_images_are_the_test_split_on_which_no_client_trains() -> None:

@@ -58,20 +58,20 @@ def flat(tensors: Mapping[str, Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_takes_a_step_with_every_client(name: str, tmp_path: Path) -> None:
-    done = fit(tmp_path, strategy=name, **needed(name))
-    assert type(done.strategy) is STRATEGIES[name]
-    assert done.row["steps"] == 1
-    assert math.isfinite(done.row["loss"])
-    upper = done.strategy.upper.module.state_dict()
-    assert not torch.equal(flat(upper), flat(done.segments.upper.state_dict()))
+    fitted = fit(tmp_path, strategy=name, **needed(name))
+    assert type(fitted.strategy) is STRATEGIES[name]
+    assert fitted.row["steps"] == 1
+    assert math.isfinite(fitted.row["loss"])
+    upper = fitted.strategy.upper.module.state_dict()
+    assert not torch.equal(flat(upper), flat(fitted.segments.upper.state_dict()))
 
-    initial = flat(done.segments.lower.state_dict())
-    learned = [flat(client.segment.state_dict()) for client in done.clients]
-    frozen = hasattr(done.strategy, "edge")
-    assert all(torch.equal(own, initial) == frozen for own in learned)
+    initial = flat(fitted.segments.lower.state_dict())
+    learned = [flat(client.segment.state_dict()) for client in fitted.clients]
+    frozen = hasattr(fitted.strategy, "edge")
+    assert all(torch.equal(weights, initial) == frozen for weights in learned)
     # The clients have equally many images: FedAvg is the mean.
     expected = torch.stack(learned).mean(dim=0) if name.endswith("SFL") else initial
-    assert torch.allclose(flat(done.lower), expected, atol=1e-7)
+    assert torch.allclose(flat(fitted.lower), expected, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -102,9 +102,9 @@ def test_options_reach_the_mixer() -> None:
 
 def test_a_frozen_edge_has_the_configured_embedding(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"strategy": "BatchShuffleSL", "embedding": "tokens-to-token"}
-    done = fit(tmp_path, **keys)
-    assert any(isinstance(part, TokensToToken) for part in done.segments.lower.modules())
-    assert done.row["steps"] == 1
+    fitted = fit(tmp_path, **keys)
+    assert any(isinstance(part, TokensToToken) for part in fitted.segments.lower.modules())
+    assert fitted.row["steps"] == 1
     _, arguments = split_of(read(**keys, depth=2), 10, 1)
     assert arguments["embedding"] == "tokens-to-token"  # also of an exported model
     assert "embedding" not in split_of(read(strategy="BatchShuffleSL", depth=2), 10, 1)[1]
@@ -123,8 +123,10 @@ def test_shuffled_forms_have_their_positions_in_the_upper_segment(name: str, mod
 def test_shuffled_forms_refuse_a_cut_behind_layers_that_know_the_slots() -> None:
     """Such as a Swin, of whose patches each tells its slot."""
     swin = {"model": "swin_tiny_patch4_window7_224"}
-    said = r"ShuffledCutMixSL needs the cut at 'stem' \(cut-at='stem'\): .* a ViT, cut at its embe"
-    with pytest.raises(ConfigError, match=said):
+    message = (
+        r"ShuffledCutMixSL needs the cut at 'stem' \(cut-at='stem'\): .* a ViT, cut at its embe"
+    )
+    with pytest.raises(ConfigError, match=message):
         segments_of(read(strategy="ShuffledCutMixSL", **swin))
     allowed = segments_of(read(strategy="ShuffledCutMixSL", cut_at="stem", **swin))
     assert allowed.lower.geometry.positions == "none"
@@ -150,18 +152,18 @@ def test_shuffled_forms_refuse_a_cut_behind_layers_that_know_the_slots() -> None
 def test_every_family_of_models_trains(
     values: dict[str, Any], patches: int, width: int, tmp_path: Path
 ) -> None:
-    done = fit(tmp_path, strategy="CutMixSL", **values)
+    fitted = fit(tmp_path, strategy="CutMixSL", **values)
     # Two clients together send as much as one of PSL's; the third is left over, sends everything.
     batch, smashed, label = 4, 4 * patches * width, 8
-    assert done.row["uplink_bytes_psl"] == CLIENTS * batch * (smashed + label)
-    assert done.row["uplink_bytes"] == batch * (2 * smashed + CLIENTS * label)
-    assert [client.steps for client in done.clients] == [1] * CLIENTS
+    assert fitted.row["uplink_bytes_psl"] == CLIENTS * batch * (smashed + label)
+    assert fitted.row["uplink_bytes"] == batch * (2 * smashed + CLIENTS * label)
+    assert [client.steps for client in fitted.clients] == [1] * CLIENTS
 
 
 def test_images_are_mixed_in_as_many_squares_as_there_are_patches(tmp_path: Path) -> None:
-    done = fit(tmp_path, strategy="InputCutMixSL", model="lenet5", cell=5)
-    assert done.clients[0].segment.geometry.grid == (2, 2)  # type: ignore[union-attr]
-    assert [client.steps for client in done.clients] == [1] * CLIENTS
+    fitted = fit(tmp_path, strategy="InputCutMixSL", model="lenet5", cell=5)
+    assert fitted.clients[0].segment.geometry.grid == (2, 2)  # type: ignore[union-attr]
+    assert [client.steps for client in fitted.clients] == [1] * CLIENTS
 
 
 def test_depth_0_is_the_models_own() -> None:
@@ -172,17 +174,17 @@ def test_depth_0_is_the_models_own() -> None:
 def test_pretrained_weights_are_asked_of_timm(monkeypatch: pytest.MonkeyPatch) -> None:
     import timm
 
-    real, asked = timm.create_model, []
+    real, pretrained_flags = timm.create_model, []
 
     def create_model(name: str, *, pretrained: bool = False, **options: Any) -> Any:
-        asked.append(pretrained)
+        pretrained_flags.append(pretrained)
         return real(name, **options)
 
     monkeypatch.setattr(timm, "create_model", create_model)
     for strategy in ("CutMixSL", "PatchShuffleSL"):
         segments_of(read(strategy=strategy, depth=0, pretrained=True, seed=71))
         segments_of(read(strategy=strategy, depth=0, pretrained=False, seed=71))
-    assert asked == [True, False, True, False]
+    assert pretrained_flags == [True, False, True, False]
 
 
 def test_weights_that_cannot_be_had_are_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,17 +206,20 @@ def test_a_dirichlet_partition_of_0_1_leaves_each_client_few_classes(tmp_path: P
     labels = [client_images(config, i, 10)[0].labels for i in range(10)]
     assert sorted(np.concatenate(labels)) == sorted(images_of(config).train.labels)
     # Evenly divided, every class would be a tenth of each part.
-    shares = [np.bincount(own, minlength=10).max() / len(own) for own in labels]
-    assert min(len(own) for own in labels) > 0
+    shares = [
+        np.bincount(client_labels, minlength=10).max() / len(client_labels)
+        for client_labels in labels
+    ]
+    assert min(len(client_labels) for client_labels in labels) > 0
     assert np.median(shares) > 0.35
 
-    done = fit(tmp_path, partition="dirichlet", partition_alpha=0.1)
-    assert [client.steps for client in done.clients] == [1] * CLIENTS
+    fitted = fit(tmp_path, partition="dirichlet", partition_alpha=0.1)
+    assert [client.steps for client in fitted.clients] == [1] * CLIENTS
 
 
 def test_the_servers_labels_are_those_of_the_ids_that_clients_send(tmp_path: Path) -> None:
-    done = fit(tmp_path, strategy="PatchShuffleSL", partition="dirichlet", seed=5)
-    assert done.strategy.labels is not None
-    for table, client in zip(done.strategy.labels, done.clients, strict=True):
+    fitted = fit(tmp_path, strategy="PatchShuffleSL", partition="dirichlet", seed=5)
+    assert fitted.strategy.labels is not None
+    for table, client in zip(fitted.strategy.labels, fitted.clients, strict=True):
         ids = client.batches.indices
         assert torch.equal(table[ids], fetch(client.batches.data, ids)[1])

@@ -93,15 +93,15 @@ def everything(**values: Any) -> None:
     ushape.try_client(config)
 
 
-@pytest.mark.parametrize(("values", "said"), REFUSED, ids=str)
+@pytest.mark.parametrize(("values", "phrases"), REFUSED, ids=str)
 def test_what_the_u_shape_does_not_have_is_named_with_a_remedy(
-    values: dict[str, Any], said: list[str]
+    values: dict[str, Any], phrases: list[str]
 ) -> None:
     with pytest.raises(ValueError) as raised:  # noqa: PT011 - the texts are compared
         everything(**values)
     message = str(raised.value)
     assert message.startswith("run-config: ")
-    assert [part for part in said if part not in message] == [], message
+    assert [part for part in phrases if part not in message] == [], message
 
 
 def test_no_epsilon_is_promised_for_a_head_across_the_batch() -> None:
@@ -113,8 +113,10 @@ def test_no_epsilon_is_promised_for_a_head_across_the_batch() -> None:
 def test_a_model_without_a_gradient_for_each_image_is_refused_before_the_run() -> None:
     """Only a step shows it; otherwise every client would be left out in round 1."""
     cait = {"model": "cait_xxs24_224", "head_layers": 0}
-    said = r"'cait_xxs24_224' cannot be .*USplitSL: DP-.*another model, or adapters if it is a lang"
-    with pytest.raises(ConfigError, match=said):
+    message = (
+        r"'cait_xxs24_224' cannot be .*USplitSL: DP-.*another model, or adapters if it is a lang"
+    )
+    with pytest.raises(ConfigError, match=message):
         everything(strategy="DPSGDSL", **cait)
     everything(strategy="DPForwardSL", **cait)
 
@@ -140,11 +142,11 @@ def test_options_of_dp_sgd_are_read_without_opacus(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("name", IMAGE_USHAPE)
 def test_every_strategy_trains(name: str, tmp_path: Path) -> None:
-    done = fit(tmp_path, strategy=name)
+    fitted = fit(tmp_path, strategy=name)
     kind = IMAGE_USHAPE[name]
-    assert type(done.strategy) is kind
-    assert {type(client.hiding) for client in done.clients} == {kind.hiding}
-    (row,) = done.rows
+    assert type(fitted.strategy) is kind
+    assert {type(client.hiding) for client in fitted.clients} == {kind.hiding}
+    (row,) = fitted.rows
     assert (row["clients_alive"], row["clients_failed"], row["steps"]) == (2, 0, 1)
     assert math.isfinite(row["loss"])
     assert (row.get("train_epsilon") is not None) == kind.hiding.accounts
@@ -159,17 +161,17 @@ def test_a_warning_about_images_does_not_speak_of_texts(name: str) -> None:
 def test_tails_alone_are_trained(name: str, tmp_path: Path) -> None:
     values: dict[str, Any] = {"strategy": name, "learns": "tail", "num_server_rounds": 2}
     everything(**values)
-    done = fit(tmp_path, **values)
-    assert [row["clients_alive"] for row in done.rows] == [2, 2]
-    row = done.rows[-1]
+    fitted = fit(tmp_path, **values)
+    assert [row["clients_alive"] for row in fitted.rows] == [2, 2]
+    row = fitted.rows[-1]
     assert (row["loss"] is None) == IMAGE_USHAPE[name].hiding.accounts
     first = ushape.parts_of(read(strategy=name))
-    assert same(done.strategy.trunk.module, first.trunk)
-    for client in done.clients:
+    assert same(fitted.strategy.trunk.module, first.trunk)
+    for client in fitted.clients:
         assert same(client.head, first.head)
         assert not same(client.tail, first.tail)
-    kinds = {array.split(".")[0] for array in done.result.arrays}
-    assert kinds == ({"tail"} if done.config.averages else set())
+    kinds = {array.split(".")[0] for array in fitted.result.arrays}
+    assert kinds == ({"tail"} if fitted.config.averages else set())
 
 
 def same(part: nn.Module, other: nn.Module) -> bool:
@@ -178,16 +180,16 @@ def same(part: nn.Module, other: nn.Module) -> bool:
 
 
 def test_averaged_tails_are_evaluated_with_the_head_that_all_have(tmp_path: Path) -> None:
-    done = fit(tmp_path, learns="tail", evaluation="auto")
-    client = done.clients[0]
-    client.ends.load(to_tensors(done.result.arrays))
-    tests = images_of(done.config).test
+    fitted = fit(tmp_path, learns="tail", evaluation="auto")
+    client = fitted.clients[0]
+    client.ends.load(to_tensors(fitted.result.arrays))
+    tests = images_of(fitted.config).test
     images, labels = tests.batch(list(range(len(tests))))  # type: ignore[arg-type]
-    whole = nn.Sequential(client.head, done.strategy.trunk.module, client.tail).eval()
+    whole = nn.Sequential(client.head, fitted.strategy.trunk.module, client.tail).eval()
     with torch.no_grad():
         right = (whole(images).argmax(1) == labels).double().mean()
-    assert done.rows[-1]["accuracy_kind"] == "central"
-    assert done.rows[-1]["accuracy"] == pytest.approx(float(right))
+    assert fitted.rows[-1]["accuracy_kind"] == "central"
+    assert fitted.rows[-1]["accuracy"] == pytest.approx(float(right))
 
 
 @pytest.mark.parametrize("kind", ["federated", "benchmark"])
@@ -201,8 +203,10 @@ def test_clients_are_evaluated_where_nothing_is_averaged(kind: str, tmp_path: Pa
 def test_every_option_of_a_hiding_is_a_key_with_its_default() -> None:
     for name, kind in IMAGE_USHAPE.items():
         parameters = inspect.signature(kind.hiding).parameters
-        own = read(strategy=name).own_options()
-        assert own == {option: parameters[option].default for option in hiding_options(kind.hiding)}
+        options = read(strategy=name).own_options()
+        assert options == {
+            option: parameters[option].default for option in hiding_options(kind.hiding)
+        }
     penalised: Any = read(strategy="NoPeekSL", dcor_weight=3.0).hiding()
     assert penalised.dcor_weight == 3.0
     noisy: Any = read(strategy="DPForwardSL", clip_norm=2.0).hiding()
@@ -212,8 +216,10 @@ def test_every_option_of_a_hiding_is_a_key_with_its_default() -> None:
 
 def test_the_parts_are_those_of_an_app_of_ones_own() -> None:
     parts = ushape.parts_of(read(depth=6, head_layers=2, tail_layers=1, seed=4))
-    own = split_vision_parts(head_to="blocks.1", trunk_to="blocks.4", depth=6, patch_size=8, seed=4)
-    for part, expected in zip(parts, own, strict=True):
+    expected_parts = split_vision_parts(
+        head_to="blocks.1", trunk_to="blocks.4", depth=6, patch_size=8, seed=4
+    )
+    for part, expected in zip(parts, expected_parts, strict=True):
         assert part.state_dict().keys() == expected.state_dict().keys()
         for name, weight in expected.state_dict().items():
             assert torch.equal(part.state_dict()[name], weight)
@@ -225,24 +231,24 @@ def test_a_head_may_have_no_layer_where_the_class_token_comes_later() -> None:
 
 
 def test_central_evaluation_is_of_averaged_ends_and_the_trunk(tmp_path: Path) -> None:
-    done = fit(tmp_path, num_server_rounds=2, evaluation="auto")
-    parts = ushape.parts_of(done.config)
+    fitted = fit(tmp_path, num_server_rounds=2, evaluation="auto")
+    parts = ushape.parts_of(fitted.config)
     ends = nn.ModuleDict({"head": parts.head, "tail": parts.tail})
     before = {name: weight.clone() for name, weight in ends.state_dict().items()}
-    averaged = to_tensors(done.result.arrays)
+    averaged = to_tensors(fitted.result.arrays)
     assert averaged.keys() == before.keys()
     assert any(not torch.equal(averaged[name], weight) for name, weight in before.items())
     ends.load_state_dict(averaged)
-    whole = nn.Sequential(parts.head, done.strategy.trunk.module, parts.tail).eval()
-    tests = images_of(done.config).test
+    whole = nn.Sequential(parts.head, fitted.strategy.trunk.module, parts.tail).eval()
+    tests = images_of(fitted.config).test
     images, labels = tests.batch(list(range(len(tests))))  # type: ignore[arg-type]
     with torch.no_grad():
         logits = whole(images)
     ends.load_state_dict(before)  # parts are kept for the next test
     right = (logits.argmax(1) == labels).double().mean()
-    assert done.rows[-1]["accuracy"] == pytest.approx(float(right))
+    assert fitted.rows[-1]["accuracy"] == pytest.approx(float(right))
     loss = nn.functional.cross_entropy(logits, labels)
-    assert done.rows[-1]["eval_loss"] == pytest.approx(float(loss), rel=1e-4)
+    assert fitted.rows[-1]["eval_loss"] == pytest.approx(float(loss), rel=1e-4)
 
 
 def test_a_resumed_run_goes_on_with_its_ledgers(tmp_path: Path) -> None:

@@ -83,13 +83,13 @@ def test_a_check_plans_the_epsilon_that_a_run_spends(
     values["learns"] = learns
     report = checked(**values)
     (planned,) = (remark for remark in report.remarks if remark.startswith("planned privacy"))
-    done = fit(tmp_path, **values)
-    assert f"epsilon {epsilon_text(done.rows[-1]['train_epsilon'])} at delta 1e-05" in planned
+    fitted = fit(tmp_path, **values)
+    assert f"epsilon {epsilon_text(fitted.rows[-1]['train_epsilon'])} at delta 1e-05" in planned
     assert "4 releases of a training image" in planned
-    hiding: Any = done.clients[0].hiding
+    hiding: Any = fitted.clients[0].hiding
     outside = hiding.statement().outside
     assert bool(outside) == (name == "DPSGDSL" or learns == "all")
-    assert all(said in planned for said in outside)
+    assert all(channel in planned for channel in outside)
     assert ("Not covered" in planned) == bool(outside)
     assert ("gradients returned" in planned) == (learns == "all")
     assert "lengths of texts" not in planned  # images have none

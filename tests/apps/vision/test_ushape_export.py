@@ -29,44 +29,44 @@ def splitmix(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def export(done: Fitted, folder: Path, *arguments: str) -> Result:
+def export(fitted: Fitted, folder: Path, *arguments: str) -> Result:
     return splitmix(
-        "export", done.run.id, folder, "--run-dir", done.run.path.parents[1], *arguments
+        "export", fitted.run.id, folder, "--run-dir", fitted.run.path.parents[1], *arguments
     )
 
 
-def images(done: Fitted) -> Tensor:
-    made: Tensor = images_of(done.config).test.batch([0, 1, 2])[0]  # type: ignore[arg-type]
-    return made
+def images(fitted: Fitted) -> Tensor:
+    pixels: Tensor = images_of(fitted.config).test.batch([0, 1, 2])[0]  # type: ignore[arg-type]
+    return pixels
 
 
 @torch.no_grad()
-def logits_of(done: Fitted, client: UShapeClient) -> Tensor:
-    hidden = images(done)
-    for part in (client.head, done.strategy.trunk.module, client.tail):
+def logits_of(fitted: Fitted, client: UShapeClient) -> Tensor:
+    hidden = images(fitted)
+    for part in (client.head, fitted.strategy.trunk.module, client.tail):
         hidden = part.eval()(hidden)
     return hidden
 
 
 @torch.no_grad()
-def exported(done: Fitted, folder: Path) -> Tensor:
+def exported(fitted: Fitted, folder: Path) -> Tensor:
     lower, upper = load_segments(folder)
-    logits: Tensor = upper(lower(images(done)))
+    logits: Tensor = upper(lower(images(fitted)))
     return logits
 
 
 def test_what_was_averaged_is_timms_whole_model(tmp_path: Path) -> None:
-    done = fit(tmp_path, **TRAINED, head_layers=1, tail_layers=0)
+    fitted = fit(tmp_path, **TRAINED, head_layers=1, tail_layers=0)
     folder = tmp_path / "model"
-    result = export(done, folder)
+    result = export(fitted, folder)
     assert result.exit_code == 0, result.output
-    client = done.clients[0]
-    client.ends.load(to_tensors(done.result.arrays))
-    expected = logits_of(done, client)
-    assert torch.equal(exported(done, folder), expected)
+    client = fitted.clients[0]
+    client.ends.load(to_tensors(fitted.result.arrays))
+    expected = logits_of(fitted, client)
+    assert torch.equal(exported(fitted, folder), expected)
     whole = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     with torch.no_grad():
-        torch.testing.assert_close(whole(images(done)), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(whole(images(fitted)), expected, rtol=1e-4, atol=1e-5)
 
     Image.new("L", (28, 28), 200).save(tmp_path / "picture.png")
     predicted = splitmix("predict", folder, tmp_path / "picture.png", "--format", "json")
@@ -79,42 +79,42 @@ def test_what_was_averaged_is_timms_whole_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["vit_tiny_patch16_224", "xcit_nano_12_p8_224"])
 def test_a_clients_own_head_and_tail_are_exported(model: str, tmp_path: Path) -> None:
     """With what BatchNorm has measured."""
-    done = fit(tmp_path, **TRAINED, strategy="USplitSL", model=model)
+    fitted = fit(tmp_path, **TRAINED, strategy="USplitSL", model=model)
     folder = tmp_path / "model"
-    refused = export(done, folder)
+    refused = export(fitted, folder)
     assert refused.exit_code == 1
     assert "USplitSL leaves heads and tails with their clients; name one with" in refused.output
-    assert export(done, folder, "--client", "1").exit_code == 0
-    assert torch.equal(exported(done, folder), logits_of(done, done.clients[1]))
+    assert export(fitted, folder, "--client", "1").exit_code == 0
+    assert torch.equal(exported(fitted, folder), logits_of(fitted, fitted.clients[1]))
 
 
 @pytest.mark.parametrize("name", ["USplitFL", "USplitSL"])
 def test_a_head_that_does_not_learn_is_exported_as_it_was_built(name: str, tmp_path: Path) -> None:
     """The checkpoints have tails only."""
-    done = fit(tmp_path, **TRAINED, strategy=name, learns="tail", seed=3)
-    folder, client = tmp_path / "model", done.clients[0]
-    own = [] if done.config.averages else ["--client", "0"]
-    result = export(done, folder, *own)
+    fitted = fit(tmp_path, **TRAINED, strategy=name, learns="tail", seed=3)
+    folder, client = tmp_path / "model", fitted.clients[0]
+    options = [] if fitted.config.averages else ["--client", "0"]
+    result = export(fitted, folder, *options)
     assert result.exit_code == 0, result.output
-    if done.config.averages:
-        client.ends.load(to_tensors(done.result.arrays))
-    assert torch.equal(exported(done, folder), logits_of(done, client))
+    if fitted.config.averages:
+        client.ends.load(to_tensors(fitted.result.arrays))
+    assert torch.equal(exported(fitted, folder), logits_of(fitted, client))
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
-    done = fit(tmp_path, **TRAINED)
-    file = done.run.path / "config.json"
+    fitted = fit(tmp_path, **TRAINED)
+    file = fitted.run.path / "config.json"
     for depth in (2, 4):
-        file.write_text(json.dumps({**done.run.config, "depth": depth, "tail-layers": 0}))
-        refused = export(done, tmp_path / "model")
+        file.write_text(json.dumps({**fitted.run.config, "depth": depth, "tail-layers": 0}))
+        refused = export(fitted, tmp_path / "model")
         assert refused.exit_code == 1
         assert "does not fit config.json (model, depth, " in refused.output.replace("\n", " ")
 
 
 def test_the_card_says_what_an_epsilon_covers(tmp_path: Path) -> None:
-    done = fit(tmp_path, **TRAINED, strategy="DPForwardSL")
-    assert export(done, tmp_path / "model", "--client", "0").exit_code == 0
+    fitted = fit(tmp_path, **TRAINED, strategy="DPForwardSL")
+    assert export(fitted, tmp_path / "model", "--client", "0").exit_code == 0
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
-    epsilon = done.rows[-1]["train_epsilon"]
+    epsilon = fitted.rows[-1]["train_epsilon"]
     assert f"Epsilon: {epsilon_text(epsilon)} at delta 1e-05" in card
     assert "a client's messages about one record" in card
