@@ -122,23 +122,23 @@ def leftover_function(folder: Path) -> None:
 
 
 def client_app(folder: Path, text: str) -> None:
-    own = folder / "own"
-    own.mkdir()
+    project = folder / "own"
+    project.mkdir()
     described = (APPS.parent / "examples/other_project/pyproject.toml").read_text(encoding="utf-8")
-    (own / "pyproject.toml").write_text(described, encoding="utf-8")
-    (own / "server_app.py").write_text(
+    (project / "pyproject.toml").write_text(described, encoding="utf-8")
+    (project / "server_app.py").write_text(
         "from flwr.serverapp import ServerApp\napp = ServerApp()\n", encoding="utf-8"
     )
-    (own / "client_app.py").write_text(text, encoding="utf-8")
+    (project / "client_app.py").write_text(text, encoding="utf-8")
 
 
 def app_with_dependencies(folder: Path) -> None:
-    own = folder / "own"
-    shutil.copytree(APPS.parent / "examples/other_project", own)
-    described = (own / "pyproject.toml").read_text(encoding="utf-8")
+    project = folder / "own"
+    shutil.copytree(APPS.parent / "examples/other_project", project)
+    described = (project / "pyproject.toml").read_text(encoding="utf-8")
     needed = 'version = "0.1.0", dependencies = ["flwr[simulation]>=1.32", "torch==2.8.0"]'
     described = described.replace('version = "0.1.0"', needed)
-    (own / "pyproject.toml").write_text(described, encoding="utf-8")
+    (project / "pyproject.toml").write_text(described, encoding="utf-8")
 
 
 def components_without_a_table(folder: Path) -> None:
@@ -266,20 +266,20 @@ MISTAKES = (
 
 def said(mistake: Mistake, command: str = "check") -> tuple[int, str]:
     """Type it; return the exit status, and the sentences: those in red, or the notes."""
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made).resolve()
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory).resolve()
         if mistake.prepare is not None:
             mistake.prepare(folder)
         place = APPS / mistake.kind if (APPS / mistake.kind).is_dir() else folder / mistake.kind
         typed = [word.replace(PLACE, str(folder)) for word in mistake.typed]
         options = ["--no-cuts"] if command == "check" else []
-        done = CliRunner().invoke(app, [command, str(place), *options, *typed])
+        result = CliRunner().invoke(app, [command, str(place), *options, *typed])
         if mistake.ok:
-            lines = [line for line in done.output.splitlines() if line.startswith("note: ")]
+            lines = [line for line in result.output.splitlines() if line.startswith("note: ")]
         else:
-            lines = done.stderr.strip().splitlines()
+            lines = result.stderr.strip().splitlines()
         sentence = "; ".join(line.removeprefix("note: ") for line in lines)
-        return done.exit_code, sentence.replace(str(folder), PLACE)
+        return result.exit_code, sentence.replace(str(folder), PLACE)
 
 
 def table() -> str:

@@ -33,7 +33,7 @@ Splitmix = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("recorded")
     for strategy in ("SFL", "CutMixSL"):
         vision_fit.fit(
@@ -45,9 +45,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def home(made: Path, tmp_path: Path) -> Path:
+def home(recorded_home: Path, tmp_path: Path) -> Path:
     """Copy it: tests may change it."""
-    return Path(shutil.copytree(made, tmp_path / "home"))
+    return Path(shutil.copytree(recorded_home, tmp_path / "home"))
 
 
 def run_of(home: Path, strategy: str) -> Run:
@@ -55,9 +55,9 @@ def run_of(home: Path, strategy: str) -> Run:
 
 
 def test_the_name_of_a_picture_is_checked_before_the_matrix_is_run(splitmix: Splitmix) -> None:
-    done = splitmix("attack", "matrix", "images", "-o", "x.txt")
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert "a plot's name ends in .pdf, .png, .svg" in done.stderr
+    result = splitmix("attack", "matrix", "images", "-o", "x.txt")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "a plot's name ends in .pdf, .png, .svg" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_an_empty_choice_of_cells_does_not_mean_all(
     command: str, cells: str, splitmix: Splitmix, tmp_path: Path
 ) -> None:
     options = ["--jobs", "0", "--run-dir", str(tmp_path)]  # no job: else it would begin
-    done = splitmix(*command.split(), "--cells", cells, *options)
-    assert (done.exit_code, done.stderr) == (
+    result = splitmix(*command.split(), "--cells", cells, *options)
+    assert (result.exit_code, result.stderr) == (
         1, "--cells is empty; name cells, or leave the option out for all of them\n"
     )  # fmt: skip
 
@@ -79,8 +79,8 @@ def test_a_recording_run_says_so(splitmix: Splitmix, home: Path) -> None:
     shown = splitmix("show", run.id).stdout
     assert "RECORDED" in shown
     assert f"splitmix attack forget {run.id}" in shown
-    told = json.loads(splitmix("show", run.id, "--format", "json").stdout)
-    assert told["recording"]["steps"] == 4
+    facts = json.loads(splitmix("show", run.id, "--format", "json").stdout)
+    assert facts["recording"]["steps"] == 4
     modes = {
         stat.S_IMODE(path.stat().st_mode) for path in attacks_dir(run).rglob("*") if path.is_file()
     }
@@ -93,9 +93,9 @@ def test_run_show_and_forget(splitmix: Splitmix, home: Path, tmp_path: Path) -> 
         "attack", "run", run.id, "--attack", "linear", "--victims", "16", "--format", "json"
     )
     assert result.exit_code == 0, result.output
-    told = {entry["metric"]: entry for entry in json.loads(result.stdout)}
-    assert told["MSE"]["method"] == "SFL"
-    assert told["MSE"]["value"] < 0.01 < told["MSE"]["floor"]
+    entries = {entry["metric"]: entry for entry in json.loads(result.stdout)}
+    assert entries["MSE"]["method"] == "SFL"
+    assert entries["MSE"]["value"] < 0.01 < entries["MSE"]["floor"]
     picture = tmp_path / "grid.png"
     shown = splitmix("attack", "show", run.id, "-o", str(picture))
     assert shown.exit_code == 0, shown.output
@@ -117,15 +117,17 @@ def test_a_run_in_progress_records_nothing_further(splitmix: Splitmix, home: Pat
     run = run_of(home, "SFL")
     (run.path / "summary.json").unlink(missing_ok=True)
     with run.held():
-        told = splitmix("attack", "forget", run.id).stdout.splitlines()
-    assert told[1] == "the run is in progress, and records nothing further until it is resumed"
+        lines = splitmix("attack", "forget", run.id).stdout.splitlines()
+    assert lines[1] == "the run is in progress, and records nothing further until it is resumed"
 
 
 def test_a_result_keeps_what_its_adversary_was_given(splitmix: Splitmix, home: Path) -> None:
     run = run_of(home, "SFL")
-    for given in ((), ("--assume", "lower", "--seed", "3")):
-        done = splitmix("attack", "run", run.id, "--attack", "linear", "--victims", "16", *given)
-        assert done.exit_code == 0, done.output
+    for options in ((), ("--assume", "lower", "--seed", "3")):
+        result = splitmix(
+            "attack", "run", run.id, "--attack", "linear", "--victims", "16", *options
+        )
+        assert result.exit_code == 0, result.output
     titles = " ".join(splitmix("attack", "show", run.id).stdout.split())
     assert f"linear by server on SFL ({run.id}, scale smoke, seed 0, victims 16)" in titles
     assert (
@@ -135,9 +137,9 @@ def test_a_result_keeps_what_its_adversary_was_given(splitmix: Splitmix, home: P
 
 
 def test_a_run_without_a_recording_says_how_to_record(splitmix: Splitmix, finished: Run) -> None:
-    own = splitmix("attack", "run", finished.id, "--attack", "linear")
-    assert own.exit_code == 1
-    assert "an app of its own" in own.stderr
+    refused = splitmix("attack", "run", finished.id, "--attack", "linear")
+    assert refused.exit_code == 1
+    assert "an app of its own" in refused.stderr
     config = app_run_config("vision", {"strategy": "CutMixSFL"})
     (finished.path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     result = splitmix("attack", "run", finished.id, "--attack", "linear")
@@ -163,10 +165,10 @@ def test_a_server_has_the_runs_first_weights_and_is_told_of_the_trained_ones(
     splitmix: Splitmix, home: Path
 ) -> None:
     run = run_of(home, "CutMixSL").id
-    given = splitmix("attack", "run", run, "--attack", "linear", "--victims", "8")
-    assert given.exit_code == 0
-    assert "first weights" in given.stderr
-    assert "--assume lower" in given.stderr
+    result = splitmix("attack", "run", run, "--attack", "linear", "--victims", "8")
+    assert result.exit_code == 0
+    assert "first weights" in result.stderr
+    assert "--assume lower" in result.stderr
 
 
 @pytest.mark.parametrize("strategy", ["SFL", "CutMixSL"])
@@ -185,7 +187,7 @@ def test_a_configuration_that_does_not_fit_the_checkpoint_is_said(
 
 def test_the_remedy_is_what_can_be_given_to_the_adversary(splitmix: Splitmix, home: Path) -> None:
     run = run_of(home, "CutMixSL").id
-    for attack, view, said in (
+    for attack, view, remedy in (
         ("membership", "eavesdropper", ": --assume upper"),
         ("separate", "sum only", "only such are taken apart"),  # a lower segment is no help
     ):
@@ -193,7 +195,7 @@ def test_the_remedy_is_what_can_be_given_to_the_adversary(splitmix: Splitmix, ho
             "attack", "run", run, "--attack", attack, "--view", view, "--victims", "8"
         )
         assert result.exit_code == 1
-        assert result.stderr.splitlines()[-1].endswith(said)
+        assert result.stderr.splitlines()[-1].endswith(remedy)
 
 
 @pytest.mark.parametrize("seconds", ["-1", "nan"])
@@ -235,8 +237,8 @@ def test_separate_lower_segments_are_those_of_the_clients(splitmix: Splitmix, ho
         "--public", "fashion-mnist-small", "--format", "json",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    told = {entry["metric"]: entry for entry in json.loads(result.stdout)}
-    assert told["MSE"]["value"] < told["MSE"]["floor"]
+    entries = {entry["metric"]: entry for entry in json.loads(result.stdout)}
+    assert entries["MSE"]["value"] < entries["MSE"]["floor"]
 
 
 def test_public_images_of_other_channels_are_refused_with_both_shapes(
@@ -315,8 +317,8 @@ def test_attacks_on_labels_know_a_sample_of_each_class(splitmix: Splitmix, home:
             "--format", "json",
         )  # fmt: skip
         assert result.exit_code == 0, result.output
-        (told,) = json.loads(result.stdout)
-        assert told["metric"] == "labels read"
+        (entry,) = json.loads(result.stdout)
+        assert entry["metric"] == "labels read"
 
 
 def test_public_images_are_drawn_from_all_classes_and_none_is_a_clients(
@@ -325,10 +327,10 @@ def test_public_images_are_drawn_from_all_classes_and_none_is_a_clients(
     """A folder of pictures is read class by class."""
     run = run_of(home, "SFL")
     attacked = attacked_run(run)
-    own = Pictures.of(attacked.vault.data[0])
+    client_pictures = Pictures.of(attacked.vault.data[0])
     others = attacked.public(300, seed=5)
     folder = tmp_path / "public"
-    for name, pictures in (("a-theirs", own), ("b-others", others)):
+    for name, pictures in (("a-theirs", client_pictures), ("b-others", others)):
         (folder / "train" / name).mkdir(parents=True)
         (folder / "test" / name).mkdir(parents=True)
         for number, image in enumerate(pictures.images[:, 0]):
@@ -339,7 +341,7 @@ def test_public_images_are_drawn_from_all_classes_and_none_is_a_clients(
     request = AttackRequest(attack="linear", adversary="server", victims=8, public=str(folder))
     drawn = _public(request, attacked, case, 60)
     assert len(drawn) == 60
-    assert len(drawn.without(own)) == 60
+    assert len(drawn.without(client_pictures)) == 60
     first = others.without(case.truth.pictures).take(slice(0, 60))
     assert 0 < len(drawn.without(first)) < 60
     for split in ("train", "test"):
@@ -363,6 +365,6 @@ def test_an_attack_of_least_effort_does_not_seem_to_prove_safety(
     for attack, weak in (("decoder-transformer", True), ("linear", False)):
         result = splitmix("attack", "run", run, "--attack", attack, *options)
         assert result.exit_code == 0, result.output
-        told = {entry["metric"]: entry for entry in json.loads(result.stdout)}
-        assert (told["MSE"]["high"] >= told["MSE"]["floor"]) is weak
+        entries = {entry["metric"]: entry for entry in json.loads(result.stdout)}
+        assert (entries["MSE"]["high"] >= entries["MSE"]["floor"]) is weak
         assert ("use --scale cpu" in result.stderr) is weak

@@ -35,22 +35,24 @@ def recorded(home: Path) -> Run:
 def test_an_attack_that_was_cut_short_says_so(splitmix: Splitmix, recorded: Run) -> None:
     """It must not pass for one of full effort that found nothing."""
     cut = (*DECODER, "--scale", "cpu", "--seconds", "0")
-    done = splitmix("attack", "run", recorded.id, *cut)
-    assert done.exit_code == 0, done.output
-    assert "stopped after 0." in " ".join(done.stdout.split())
-    assert "before its full effort" in done.stderr
+    result = splitmix("attack", "run", recorded.id, *cut)
+    assert result.exit_code == 0, result.output
+    assert "stopped after 0." in " ".join(result.stdout.split())
+    assert "before its full effort" in result.stderr
     shown = " ".join(splitmix("attack", "show", recorded.id).stdout.split())
     assert "scale cpu, seed 0, victims 8, stopped after 0." in shown
     assert "that it does not beat a floor says nothing" in shown
-    told = json.loads(splitmix("attack", "run", recorded.id, *cut, "--format", "json").stdout)
-    assert told[0]["stopped_after"] >= 0
+    entries = json.loads(splitmix("attack", "run", recorded.id, *cut, "--format", "json").stdout)
+    assert entries[0]["stopped_after"] >= 0
 
 
 def test_a_result_that_was_cut_short_does_not_replace_a_complete_one(
     splitmix: Splitmix, recorded: Run
 ) -> None:
-    done = splitmix("attack", "run", recorded.id, *DECODER)
-    assert (done.exit_code, "stopped" in done.stdout + done.stderr) == (0, False), done.output
+    result = splitmix("attack", "run", recorded.id, *DECODER)
+    assert (result.exit_code, "stopped" in result.stdout + result.stderr) == (0, False), (
+        result.output
+    )
     (scores,) = attacks_dir(recorded).glob("results/*/scores.json")
     complete = scores.read_text(encoding="utf-8")
     assert json.loads(complete)["stopped_after"] is None
@@ -71,13 +73,13 @@ def test_a_recording_that_is_removed_during_an_attack_does_not_come_back(
 
     run = images.run_on_images
     monkeypatch.setattr(images, "run_on_images", forgetting)
-    done = splitmix("attack", "run", recorded.id, *LINEAR)
-    assert done.exit_code == 1
-    assert done.stderr.endswith(
+    result = splitmix("attack", "run", recorded.id, *LINEAR)
+    assert result.exit_code == 1
+    assert result.stderr.endswith(
         f"the recording of run {recorded.id} was removed during the attack, so its result is not "
         "kept\n"
     )
-    assert "MSE" in done.stdout
+    assert "MSE" in result.stdout
     assert not attacks_dir(recorded).exists()
 
 
@@ -88,8 +90,8 @@ def test_a_result_that_cannot_be_written_is_printed_first(
     """Otherwise the scores of the whole attack would be lost."""
     blocked = attacks_dir(recorded) / "results"
     blocked.touch()  # a file where the folder should be
-    done = splitmix("attack", "run", recorded.id, *LINEAR, "--format", form)
-    assert (done.exit_code, "MSE" in done.stdout) == (1, True)
-    said = done.stderr.splitlines()[-1]
-    assert said.startswith(f"the result could not be kept: {blocked}")
-    assert said.endswith("run the attack again")
+    result = splitmix("attack", "run", recorded.id, *LINEAR, "--format", form)
+    assert (result.exit_code, "MSE" in result.stdout) == (1, True)
+    message = result.stderr.splitlines()[-1]
+    assert message.startswith(f"the result could not be kept: {blocked}")
+    assert message.endswith("run the attack again")

@@ -42,7 +42,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("texts")
     for strategy, options in RUNS.items():
         language_app.fit(home, 2, strategy=strategy, max_length=64, **options)
@@ -50,9 +50,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def home(made: Path, tmp_path: Path) -> Path:
+def home(recorded_home: Path, tmp_path: Path) -> Path:
     """Copy it: tests may change it."""
-    return Path(shutil.copytree(made, tmp_path / "home"))
+    return Path(shutil.copytree(recorded_home, tmp_path / "home"))
 
 
 def run_of(home: Path, strategy: str) -> Run:
@@ -79,21 +79,21 @@ def test_what_is_not_hidden_is_read_without_a_recording(
 ) -> None:
     run = run_of(home, strategy)
     assert reads(attack(splitmix, run, "vocabulary")) > 0.9
-    (kept,) = (attacks_dir(run) / "results").iterdir()
-    samples = pq.read_table(kept / "samples.parquet").to_pylist()
+    (result_folder,) = (attacks_dir(run) / "results").iterdir()
+    samples = pq.read_table(result_folder / "samples.parquet").to_pylist()
     assert [row["trained"] for row in samples] == [True, False]
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o700
+    assert stat.S_IMODE(result_folder.stat().st_mode) == 0o700
     shown = splitmix("attack", "show", run.id)
     assert "vocabulary by server" in shown.stdout
     assert splitmix("attack", "forget", run.id).exit_code == 0
-    assert not kept.exists()
+    assert not result_folder.exists()
 
 
 def test_what_is_hidden_is_read_less_and_a_search_needs_several_messages(
     splitmix: Splitmix, home: Path
 ) -> None:
-    asked = ("USplitFL", "NaiveMixSL", "DPForwardSL")
-    read = {name: reads(attack(splitmix, run_of(home, name), "vocabulary")) for name in asked}
+    strategies = ("USplitFL", "NaiveMixSL", "DPForwardSL")
+    read = {name: reads(attack(splitmix, run_of(home, name), "vocabulary")) for name in strategies}
     assert read["DPForwardSL"] < 0.3
     assert read["NaiveMixSL"] < 0.9 < read["USplitFL"]
     # Not even texts that are mixed with each other are hidden by it.
@@ -117,12 +117,14 @@ def test_the_results_of_several_clients_are_kept_and_told_apart(
     run = run_of(home, "USplitFL")
     for client in ("0", "1"):
         options = ("--victims", "1", "--client", client)
-        said = splitmix("attack", "run", run.id, "--attack", "vocabulary", *options)
-        assert f"({run.id}, client {client}, scale smoke" in " ".join(said.stdout.split())
+        result = splitmix("attack", "run", run.id, "--attack", "vocabulary", *options)
+        assert f"({run.id}, client {client}, scale smoke" in " ".join(result.stdout.split())
     shown = splitmix("attack", "show", run.id).stdout
     assert ("client 0" in shown, "client 1" in shown) == (True, True)
-    (told,) = {m["client"] for m in json.loads(attack(splitmix, run, "vocabulary").stdout)}
-    assert told == 0
+    (default_client,) = {
+        m["client"] for m in json.loads(attack(splitmix, run, "vocabulary").stdout)
+    }
+    assert default_client == 0
 
 
 def test_each_client_is_attacked_with_its_own_head_and_state(home: Path) -> None:
@@ -193,7 +195,7 @@ def test_a_clients_own_texts_are_no_public_ones(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--view", "eavesdropper"), "--view 'eavesdropper' is for images"),
         (("--assume", "lower"), "--assume is for images"),
@@ -202,10 +204,10 @@ def test_a_clients_own_texts_are_no_public_ones(
     ],
 )
 def test_options_that_do_not_apply_are_refused(
-    options: tuple[str, str], said: str, splitmix: Splitmix, home: Path
+    options: tuple[str, str], message: str, splitmix: Splitmix, home: Path
 ) -> None:
     result = attack(splitmix, run_of(home, "USplitSL"), "vocabulary", *options)
-    assert (result.exit_code, said in result.stderr) == (1, True), result.stderr
+    assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
 
 
 def test_an_attack_on_images_is_not_one_on_texts(splitmix: Splitmix, home: Path) -> None:
@@ -238,15 +240,15 @@ def test_what_a_recorded_run_sent_is_attacked(
     strategy: str, splitmix: Splitmix, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not a new release of its texts by heads as they are in the end."""
-    sent = SentBatches(monkeypatch)
+    sent_batches = SentBatches(monkeypatch)
     values = {**RECORDED[strategy], "max_length": 128}
     run = recorded(home, strategy, steps_per_round=3, samples_per_client=10, **values)
     for client in range(2):
         case = attacked_texts(run, client).case(6)
         assert case.trained[:7] == [True] * 6 + [False]
         for release, origin in zip(case.view.releases[:6], case.origins, strict=False):
-            here = [sent_row(sent, client, step, origin.ids) for step in (2, 1, 0)]
-            messages, gradients = next(row for row in here if row is not None)
+            rows = [sent_row(sent_batches, client, step, origin.ids) for step in (2, 1, 0)]
+            messages, gradients = next(row for row in rows if row is not None)
             end = release.messages.shape[1]
             assert torch.equal(release.messages, messages[:, :end])
             assert release.outputs is not None
@@ -262,16 +264,16 @@ def test_what_a_recorded_run_sent_is_attacked(
 
 def recorded(home: Path, strategy: str, **values: Any) -> Run:
     """Record a run of two clients."""
-    done = language_app.fit(home, 2, strategy=strategy, record_attacks=True, **values)
-    assert done.strategy.recorder.run is not None
-    return done.strategy.recorder.run
+    fitted = language_app.fit(home, 2, strategy=strategy, record_attacks=True, **values)
+    assert fitted.strategy.recorder.run is not None
+    return fitted.strategy.recorder.run
 
 
 def sent_row(
-    sent: SentBatches, client: int, step: int, ids: Tensor
+    sent_batches: SentBatches, client: int, step: int, ids: Tensor
 ) -> tuple[Tensor, Tensor | None] | None:
     """Return what a client sent of a text in a step, and returned; None if it was another text."""
-    texts, messages, returned = sent.of(client, step)
+    texts, messages, returned = sent_batches.of(client, step)
     for row, text in enumerate(texts):
         if torch.equal(text[: len(ids)], ids) and not text[len(ids) :].any():
             return messages[:, row], torch.stack(returned)[:, row] if returned else None
@@ -329,11 +331,13 @@ def test_a_number_of_clients_that_no_node_said_is_guessed_and_told(
     splitmix: Splitmix, home: Path
 ) -> None:
     run = run_of(home, "USplitFL")
-    said = "note: the texts are taken as divided among 2 clients"
-    assert said in attack(splitmix, run, "vocabulary").stderr
+    note = "note: the texts are taken as divided among 2 clients"
+    assert note in attack(splitmix, run, "vocabulary").stderr
     rows = client_rows(attacked_texts(run, 1).config, {"partition-id": 1, "num-partitions": 5})[0]
     divide(run, {1: 5})
     assert "divided among" not in attack(splitmix, run, "vocabulary", "--client", "1").stderr
     system = attacked_texts(run, 1)
-    for text, own in zip(system.train.texts, training_set(system.config, rows).texts, strict=True):
-        assert torch.equal(text, own)
+    for text, client_text in zip(
+        system.train.texts, training_set(system.config, rows).texts, strict=True
+    ):
+        assert torch.equal(text, client_text)

@@ -56,32 +56,32 @@ def test_a_server_has_the_ends_that_it_averages(
     """With those from before training, `vocabulary` reads 0.728 of the words, not all."""
     run = run_of(home, strategy, **values)
     system = attacked_texts(run, client)
-    known, kept = system.case(1).view.knowledge.parts(), run.checkpoints.load()
-    averaged = lower_of(kept.tensors)
-    assert same(under("head", averaged), weights(known.head))
+    server_parts, checkpoint = system.case(1).view.knowledge.parts(), run.checkpoints.load()
+    averaged = lower_of(checkpoint.tensors)
+    assert same(under("head", averaged), weights(server_parts.head))
     assert not same(under("head", averaged), weights(system.base.head))
-    assert same(under("trunk", kept.tensors), weights(known.trunk))
-    assert known.task == "generation"
+    assert same(under("trunk", checkpoint.tensors), weights(server_parts.trunk))
+    assert server_parts.task == "generation"
     if system.config.task == "generation":
-        assert same(under("tail", averaged), weights(known.tail))
+        assert same(under("tail", averaged), weights(server_parts.tail))
     else:
-        assert same(weights(system.base.tail), weights(known.tail))
+        assert same(weights(system.base.tail), weights(server_parts.tail))
 
 
 def test_a_server_has_its_trained_trunk_and_no_ends_that_stay_with_clients(home: Path) -> None:
     """Not the trunk from before training."""
     run = run_of(home, "USplitSL")
     system = attacked_texts(run)
-    known = system.case(1).view.knowledge.parts()
-    assert same(under("trunk", run.checkpoints.load().tensors), weights(known.trunk))
-    for own, base, trained in zip(
-        (known.head, known.tail),
+    server_parts = system.case(1).view.knowledge.parts()
+    assert same(under("trunk", run.checkpoints.load().tensors), weights(server_parts.trunk))
+    for part, base, trained in zip(
+        (server_parts.head, server_parts.tail),
         (system.base.head, system.base.tail),
         (system.parts.head, system.parts.tail),
         strict=True,
     ):
-        assert same(weights(own), weights(base))
-        assert not same(weights(own), weights(trained))
+        assert same(weights(part), weights(base))
+        assert not same(weights(part), weights(trained))
 
 
 def states_of(system: AttackedTexts, parts: str) -> list[Tensor]:
@@ -101,13 +101,15 @@ def test_a_server_has_the_public_texts_that_a_client_calibrated_on(
     """`adaptive-online` needs them."""
     run = run_of(home, strategy, steps_per_round=2)
     system = attacked_texts(run, 1)
-    seen = system.case(1).view.public_releases
+    releases = system.case(1).view.public_releases
     # Two batches of four in an epoch of calibration, and one beside each of two steps.
-    assert len(seen) == 16
-    assert {len(one.messages) for one in seen} == {3 if strategy == "MixGuard" else 1}
+    assert len(releases) == 16
+    assert {len(one.messages) for one in releases} == {3 if strategy == "MixGuard" else 1}
     for parts, as_sent in (("base", 8 * [True] + 8 * [False]), ("parts", 8 * [False] + 8 * [True])):
-        made = states_of(system, parts)
-        assert [any(close(one.states, states) for states in made) for one in seen] == as_sent
+        part_states = states_of(system, parts)
+        assert [
+            any(close(one.states, states) for states in part_states) for one in releases
+        ] == as_sent
     options = ("--victims", "1", "--client", "1")
     result = splitmix("attack", "run", run.id, "--attack", "adaptive-online", *options)
     assert result.exit_code == 0, result.stderr

@@ -19,7 +19,7 @@ Splitmix = Callable[..., Result]
 
 
 @pytest.mark.parametrize(
-    ("scores", "said"),
+    ("scores", "message"),
     [
         ("", "its JSON is damaged at line 1, column 1"),
         ("[]", "it holds no JSON object"),
@@ -29,15 +29,15 @@ Splitmix = Callable[..., Result]
     ],
 )  # fmt: skip
 def test_damaged_scores_are_named_with_their_remedy(
-    scores: str, said: str, splitmix: Splitmix, finished: Run
+    scores: str, message: str, splitmix: Splitmix, finished: Run
 ) -> None:
     file = attacks_dir(finished) / "results" / "linear-server" / "scores.json"
     file.parent.mkdir(parents=True)
     file.write_text(scores, encoding="utf-8")
-    done = splitmix("attack", "show", finished.id)
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith(f"cannot read {file}: {said}")
-    assert "; remove the folder that it is in, and run the attack again" in done.stderr
+    result = splitmix("attack", "show", finished.id)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert result.stderr.startswith(f"cannot read {file}: {message}")
+    assert "; remove the folder that it is in, and run the attack again" in result.stderr
 
 
 def test_a_field_of_a_later_version_is_no_damage(splitmix: Splitmix, finished: Run) -> None:
@@ -83,10 +83,12 @@ def test_pictures_of_other_shapes_are_named(
     folder.mkdir(parents=True)
     (folder / "scores.json").write_text(json.dumps({**names, "measures": []}), encoding="utf-8")
     save_tensors(folder / "pictures.safetensors", arrays, names)
-    done = splitmix("attack", "show", finished.id, "-o", str(folder / "grid.png"))
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
-    said = f"cannot read {folder / 'pictures.safetensors'}: its arrays are not pictures of victims"
-    assert done.stderr.startswith(f"{said}; remove the folder that it is in")
+    result = splitmix("attack", "show", finished.id, "-o", str(folder / "grid.png"))
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1), result.exception
+    message = (
+        f"cannot read {folder / 'pictures.safetensors'}: its arrays are not pictures of victims"
+    )
+    assert result.stderr.startswith(f"{message}; remove the folder that it is in")
 
 
 @pytest.mark.parametrize("facts", [{}, {"clients": None}, {"clients": "2"}, {"clients": 0}])
@@ -96,10 +98,10 @@ def test_a_recording_without_its_number_of_clients_is_damaged(
     config = app_run_config("vision", {"strategy": "CutMixSL"})
     (finished.path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     write_facts(finished, facts)
-    done = splitmix("attack", "run", finished.id, "--attack", "linear")
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert "recording.json: clients is " in done.stderr
-    assert "record again (record-attacks)" in done.stderr
+    result = splitmix("attack", "run", finished.id, "--attack", "linear")
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "recording.json: clients is " in result.stderr
+    assert "record again (record-attacks)" in result.stderr
 
 
 def test_what_cannot_be_forgotten_is_said(
@@ -110,12 +112,12 @@ def test_what_cannot_be_forgotten_is_said(
     (elsewhere / "recording.json").touch()
     for target in (elsewhere, tmp_path / "nowhere"):
         attacks_dir(finished).symlink_to(target)
-        done = splitmix("attack", "forget", finished.id)
-        assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-        assert f"is a link to {target}, so nothing was removed" in done.stderr
+        result = splitmix("attack", "forget", finished.id)
+        assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+        assert f"is a link to {target}, so nothing was removed" in result.stderr
         attacks_dir(finished).unlink()
     assert (elsewhere / "recording.json").exists()
     attacks_dir(finished).touch()
-    done = splitmix("attack", "forget", finished.id)
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert "is a file, so nothing was removed" in done.stderr
+    result = splitmix("attack", "forget", finished.id)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "is a file, so nothing was removed" in result.stderr

@@ -29,7 +29,7 @@ def of(**values: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("summary", "said"),
+    ("summary", "message"),
     [
         (of(top1="x"), "top1 is 'x', which is not a number"),
         (of(wall_s=float("nan")), "wall_s is nan, which cannot be"),
@@ -43,7 +43,7 @@ def of(**values: Any) -> str:
     ],
 )
 def test_a_summary_of_wrong_types_is_unreadable_and_hides_no_other_run(
-    summary: str, said: str, splitmix: Splitmix, finished: Run, unfinished: Run, tmp_path: Path
+    summary: str, message: str, splitmix: Splitmix, finished: Run, unfinished: Run, tmp_path: Path
 ) -> None:
     (unfinished.path / "summary.json").write_text(summary, encoding="utf-8")
     listed = splitmix("runs")
@@ -56,17 +56,17 @@ def test_a_summary_of_wrong_types_is_unreadable_and_hides_no_other_run(
         ["compare"],
         ["report", "-o", str(tmp_path / "x.html")],
     ):
-        done = splitmix(command[0], unfinished.id, *command[1:])
-        assert done.exit_code == 1
-        (line,) = done.stderr.splitlines()
+        result = splitmix(command[0], unfinished.id, *command[1:])
+        assert result.exit_code == 1
+        (line,) = result.stderr.splitlines()
         assert line.startswith(f"cannot read {unfinished.path / 'summary.json'}: ")
-        assert said in line
+        assert message in line
         assert line.endswith("; remove it: the run is then unfinished, and resuming it writes it "
                              "again")  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [
         ({"round": [1], "accuracy": ["x"]}, "accuracy is 'x', which is not a number"),
         ({"round": [1], "seconds": [float("nan")]}, "seconds is nan, which cannot be"),
@@ -78,16 +78,16 @@ def test_a_summary_of_wrong_types_is_unreadable_and_hides_no_other_run(
     ],
 )
 def test_metrics_of_wrong_types_are_unreadable(
-    columns: dict[str, Any], said: str, splitmix: Splitmix, unfinished: Run, tmp_path: Path
+    columns: dict[str, Any], message: str, splitmix: Splitmix, unfinished: Run, tmp_path: Path
 ) -> None:
     pq.write_table(pa.table(columns), unfinished.path / "metrics.parquet")
     assert "unreadable" in splitmix("runs").stdout
     for command in ("show", "compare", "plot"):
         options = ["-o", str(tmp_path / "x.png")] if command == "plot" else []
-        done = splitmix(command, unfinished.id, *options)
-        assert done.exit_code == 1
-        assert said in done.stderr
-        assert done.stderr.count("\n") == 1
+        result = splitmix(command, unfinished.id, *options)
+        assert result.exit_code == 1
+        assert message in result.stderr
+        assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.usefixtures("impatient")
@@ -131,8 +131,8 @@ def test_metrics_without_columns_have_them_empty(
     for command in ("show", "compare", "plot", "report"):
         endings = {"plot": "png", "report": "html"}
         options = ["-o", f"{tmp_path / 'x'}.{endings[command]}"] if command in endings else []
-        done = splitmix(command, unfinished.id, *options)
-        assert done.exit_code == 0, done.output
+        result = splitmix(command, unfinished.id, *options)
+        assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize("config", [DEEP, '{"label": "\\udc80"}'])
@@ -141,15 +141,15 @@ def test_a_configuration_that_cannot_be_read_is_skipped(
 ) -> None:
     (unfinished.path / "config.json").write_text(config, encoding="utf-8")
     assert finished.id in splitmix("runs").stdout
-    done = splitmix("show", unfinished.id)
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert "restore it, or remove the run's folder" in done.stderr
+    result = splitmix("show", unfinished.id)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "restore it, or remove the run's folder" in result.stderr
 
 
 def test_a_very_long_id_is_none(splitmix: Splitmix, finished: Run) -> None:
-    done = splitmix("show", "a" * 300)
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert "is not a run's id: an id has at most 255 bytes" in done.stderr
+    result = splitmix("show", "a" * 300)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "is not a run's id: an id has at most 255 bytes" in result.stderr
 
 
 def test_nothing_of_a_run_commands_the_terminal(
@@ -172,12 +172,12 @@ def test_nothing_of_a_run_commands_the_terminal(
         *(["compare", *both, "--format", name] for name in ("csv", "markdown", "latex")),
         ["plot", "latest", "-o", str(tmp_path / "x.svg")],
     ):
-        done = splitmix(*command)
-        assert done.exit_code == (command[-1] == "nothing"), done.output
-        assert "\x1b" not in done.output
-        assert "\u202e" not in done.output
-        assert command[0] == "plot" or "x1b" in done.output or "u001b" in done.output
+        result = splitmix(*command)
+        assert result.exit_code == (command[-1] == "nothing"), result.output
+        assert "\x1b" not in result.output
+        assert "\u202e" not in result.output
+        assert command[0] == "plot" or "x1b" in result.output or "u001b" in result.output
     assert "\x1b" not in (tmp_path / "x.svg").read_text(encoding="utf-8")
     (renamed / "summary.json").write_text("{", encoding="utf-8")
-    done = splitmix("show")
-    assert f"{unfinished.id}\\x1b[31mred\\u202e/summary.json" in done.stderr
+    result = splitmix("show")
+    assert f"{unfinished.id}\\x1b[31mred\\u202e/summary.json" in result.stderr

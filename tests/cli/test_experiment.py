@@ -36,14 +36,14 @@ def test_run_then_show_then_run_again(splitmix: Splitmix, home: Path) -> None:
 
     shown = splitmix("experiment", "show", TWO[0], "--scale", "smoke", "--format", "json")
     (table,) = json.loads(shown.stdout)
-    done = {line["row"]: line for line in table["lines"] if line["seeds"]}
-    assert done.keys() == {"Parallel SL", "SplitFed"}
+    finished_lines = {line["row"]: line for line in table["lines"] if line["seeds"]}
+    assert finished_lines.keys() == {"Parallel SL", "SplitFed"}
     tops = {(r.config["strategy"], r.config["seed"]): (r.summary or {})["top1"] for r in runs(home)}
-    assert done["SplitFed"]["seeds"] == [0, 1]
-    assert done["SplitFed"]["values"] == [100 * tops["SFL", 0], 100 * tops["SFL", 1]]
-    assert done["SplitFed"]["paper"] == {"CIFAR-10": 53.96}
+    assert finished_lines["SplitFed"]["seeds"] == [0, 1]
+    assert finished_lines["SplitFed"]["values"] == [100 * tops["SFL", 0], 100 * tops["SFL", 1]]
+    assert finished_lines["SplitFed"]["paper"] == {"CIFAR-10": 53.96}
     verdicts = {(o["low"][0], o["high"][0], o["low"][1]): o["verdict"] for o in table["orderings"]}
-    psl, sfl = done["Parallel SL"]["mean"], done["SplitFed"]["mean"]
+    psl, sfl = finished_lines["Parallel SL"]["mean"], finished_lines["SplitFed"]["mean"]
     assert verdicts["Parallel SL", "SplitFed", "n = 2"] == ("agrees" if psl < sfl else "disagrees")
     assert verdicts["Parallel SL", "SplitFed", "n = 4"] == "not run"
 
@@ -70,9 +70,9 @@ def test_experiments_of_several_data_sets_are_run_by_one_command(
 ) -> None:
     names = ("patch-shuffling-table2", "patch-shuffling-table7")  # of one label, and of several
     cells = ("--cells", "PatchShuffleSL tokens-to-token, BatchShuffleSL kappa=0.5")
-    done = splitmix("experiment", "run", *names, "--scale", "smoke", *cells)
-    assert done.exit_code == 0, done.output
-    assert "2 cells, 0 of them finished before" in done.stdout
+    result = splitmix("experiment", "run", *names, "--scale", "smoke", *cells)
+    assert result.exit_code == 0, result.output
+    assert "2 cells, 0 of them finished before" in result.stdout
     data = sorted(run.config["dataset"] for run in runs(home))
     assert data == ["fashion-mnist-multi", "fashion-mnist-small"]
 
@@ -185,9 +185,9 @@ def test_listing_and_showing_do_not_load_torch(home: Path) -> None:
         " standalone_mode=False)\n"
         "sys.exit('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "50.00" in done.stdout
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert "50.00" in process.stdout
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="there is no such folder here")
@@ -196,6 +196,6 @@ def test_seeds_and_the_folder_are_checked_before_a_cell_begins(splitmix: Splitmi
     assert (large.exit_code, large.stderr.count("\n")) == (1, 1)
     assert "allowed are numbers from 0 to 2**63 - 1" in large.stderr
     for command in (TWO, ("patch-shuffling-table7-privacy", "--scale", "smoke")):
-        done = splitmix("experiment", "run", *command, "--run-dir", "/proc/x")
-        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-        assert "--run-dir is '/proc/x', where nothing can be written (" in done.stderr
+        result = splitmix("experiment", "run", *command, "--run-dir", "/proc/x")
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+        assert "--run-dir is '/proc/x', where nothing can be written (" in result.stderr

@@ -28,11 +28,11 @@ def test_a_full_disk_is_one_sentence(
     """JSON of more than a buffer leaves nothing in it to try again."""
     environment = {**os.environ, "SPLITMIX_HOME": str(home), "PYTHONUNBUFFERED": unbuffered}
     with FULL.open("w") as full:
-        done = subprocess.run(
+        process = subprocess.run(
             [*COMMAND, *arguments],
             stdout=full, stderr=subprocess.PIPE, env=environment, text=True, check=False,
         )  # fmt: skip
-    assert (done.returncode, done.stderr) == (
+    assert (process.returncode, process.stderr) == (
         1,
         "standard output cannot be written: No space left on device\n",
     )
@@ -44,10 +44,10 @@ def test_a_closed_pipe_ends_a_command_without_a_word(
 ) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
+    process = subprocess.run(
         [*COMMAND, *arguments],
         stdout=writing, stderr=subprocess.PIPE, env={**os.environ, "SPLITMIX_HOME": str(home)},
         text=True, check=False,
     )  # fmt: skip
     os.close(writing)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (process.returncode, process.stderr) == (1, "")

@@ -37,10 +37,10 @@ def test_every_argument_and_option_is_explained(path: tuple[str, ...]) -> None:
         assert explained, f"{' '.join(path)}: {parameter.name}"
     shown = CliRunner().invoke(app, [*path, "--help"], terminal_width=200)
     assert shown.exit_code == 0
-    said = " ".join(shown.output.split())
+    page = " ".join(shown.output.split())
     for parameter in command.params:
         first = str(getattr(parameter, "help", "")).split(maxsplit=1)[0]
-        assert first in said
+        assert first in page
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)

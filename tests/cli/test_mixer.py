@@ -19,9 +19,9 @@ Splitmix = Callable[..., Result]
 
 
 def test_help_says_how_a_token_is_made_and_what_a_run_needs(splitmix: Splitmix) -> None:
-    said = " ".join(splitmix("mixer", "--help").stdout.replace("│", " ").split())
+    page = " ".join(splitmix("mixer", "--help").stdout.replace("│", " ").split())
     for part in ("openssl rand -hex 32", "link-via-token", "--listen", "HOST:PORT", "--seed-file"):
-        assert part in said
+        assert part in page
 
 
 @pytest.mark.parametrize("option", ["--seed", "--token"])
@@ -33,33 +33,33 @@ def test_no_secret_can_stand_on_a_command_line(splitmix: Splitmix, option: str) 
 
 
 @pytest.mark.parametrize(
-    ("mode", "text", "said"),
+    ("mode", "text", "message"),
     [
         (0o644, "c0ffee" * 8, "--token-file: others on this machine may read"),
         (0o600, "c0ffee", "holds 6 characters; a token has at least 32"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(
-    mode: int, text: str, said: str, splitmix: Splitmix, tmp_path: Path
+    mode: int, text: str, message: str, splitmix: Splitmix, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"
     token.write_text(text)
     token.chmod(mode)
     ended = splitmix("mixer", "--listen", "127.0.0.1:0", "--token-file", str(token))
     assert ended.exit_code == 1
-    assert said in ended.output
+    assert message in ended.output
     assert "Traceback" not in ended.output
 
 
 @pytest.mark.parametrize(
-    ("seed", "options", "said"),
+    ("seed", "options", "message"),
     [
         ("9" * 5000, [], "--seed-file: {file} must hold one whole number of 2**48 to 2**63 - 1"),
         (str(2**50), ["--most-ratio", "nan"], "--most-ratio is nan; allowed is a number above 0"),
     ],
 )
 def test_numbers_beyond_their_range_are_refused(
-    seed: str, options: list[str], said: str, splitmix: Splitmix, tmp_path: Path
+    seed: str, options: list[str], message: str, splitmix: Splitmix, tmp_path: Path
 ) -> None:
     token, file = tmp_path / "token", tmp_path / "seed"
     for path, text in ((token, "c0ffee" * 8), (file, seed)):
@@ -70,11 +70,11 @@ def test_numbers_beyond_their_range_are_refused(
         *options,
     )  # fmt: skip
     assert ended.exit_code == 1
-    assert ended.output.startswith(said.format(file=file))
+    assert ended.output.startswith(message.format(file=file))
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         (
             "--link-client-ca",
@@ -86,16 +86,16 @@ def test_numbers_beyond_their_range_are_refused(
     ],
 )
 def test_certificates_that_lack_something_are_named_by_their_options(
-    option: str, said: str, splitmix: Splitmix, tmp_path: Path
+    option: str, message: str, splitmix: Splitmix, tmp_path: Path
 ) -> None:
     """Not by the keys of a run, which the command's user does not write."""
-    here = ("--listen", "127.0.0.1:0", "--token-file", str(tmp_path / "token"))
-    ended = splitmix("mixer", *here, option, str(tmp_path / "file.pem"))
-    assert (ended.exit_code, ended.output) == (1, f"{said}\n")
+    shared_options = ("--listen", "127.0.0.1:0", "--token-file", str(tmp_path / "token"))
+    ended = splitmix("mixer", *shared_options, option, str(tmp_path / "file.pem"))
+    assert (ended.exit_code, ended.output) == (1, f"{message}\n")
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ("server.crt", "--ssl-certfile: {folder}/server.crt is not a PEM certificate\n"),
         ("server.key", "--ssl-keyfile: {folder}/server.key is not a PEM private key\n"),
@@ -103,7 +103,7 @@ def test_certificates_that_lack_something_are_named_by_their_options(
     ],
 )
 def test_files_that_are_no_certificates_are_named_by_their_options(
-    wrong: str, said: str, splitmix: Splitmix, tmp_path: Path
+    wrong: str, message: str, splitmix: Splitmix, tmp_path: Path
 ) -> None:
     """Not by the keys of a run, which the command's user does not write."""
     files = make_certificates(tmp_path)
@@ -113,7 +113,7 @@ def test_files_that_are_no_certificates_are_named_by_their_options(
         "--ssl-certfile", str(files.certificate), "--ssl-keyfile", str(files.key),
         "--link-client-ca", str(files.ca),
     )  # fmt: skip
-    assert (ended.exit_code, ended.output) == (1, said.format(folder=tmp_path))
+    assert (ended.exit_code, ended.output) == (1, message.format(folder=tmp_path))
 
 
 def test_it_serves_without_standard_output(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ NOISE = ("--sigma-y", "1", "--clip-norm", "1", "--passes", "1")
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         (("runs", "--run-dir", ""), "--run-dir is empty; name a folder, or leave the option out"),
         (("run", VISION, "--run-dir", " "), "--run-dir is empty; name a folder"),
@@ -38,10 +38,10 @@ NOISE = ("--sigma-y", "1", "--clip-norm", "1", "--passes", "1")
     ],
 )  # fmt: skip
 def test_it_is_refused_in_a_sentence(
-    typed: tuple[str, ...], said: str, splitmix: Splitmix, monkeypatch: pytest.MonkeyPatch
+    typed: tuple[str, ...], message: str, splitmix: Splitmix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(Flwr, "start")  # a test that fails must leave no SuperLink behind
-    done = splitmix(*typed)
-    assert isinstance(done.exception, SystemExit)
-    assert done.exit_code != 0
-    assert said in " ".join(done.stderr.replace("│", " ").split())
+    result = splitmix(*typed)
+    assert isinstance(result.exception, SystemExit)
+    assert result.exit_code != 0
+    assert message in " ".join(result.stderr.replace("│", " ").split())

@@ -23,7 +23,7 @@ from tests.segments.language.tiny_models import GROUPED, config_of, whole_model
 
 
 @pytest.mark.parametrize(
-    ("app", "keys", "said"),
+    ("app", "keys", "message"),
     [
         ("vision", "min-nodes=5", "min-nodes is 5, but the federation has 2 SuperNodes"),
         ("language", "min-nodes=5", "min-nodes is 5, but the federation has 2 SuperNodes"),
@@ -45,35 +45,35 @@ from tests.segments.language.tiny_models import GROUPED, config_of, whole_model
         ("language", "samples-per-client=1001", "(samples-per-client); allowed are up to 1000"),
     ],
 )
-def test_what_would_end_a_run_is_named_by_its_key(app: str, keys: str, said: str) -> None:
-    done = check(APPS / app, "--no-cuts", "--nodes", "2", "--run-config", keys)
-    assert (done.exit_code, said in done.stderr) == (1, True), done.output
+def test_what_would_end_a_run_is_named_by_its_key(app: str, keys: str, message: str) -> None:
+    result = check(APPS / app, "--no-cuts", "--nodes", "2", "--run-config", keys)
+    assert (result.exit_code, message in result.stderr) == (1, True), result.output
 
 
 @pytest.mark.parametrize("app", ["vision", "language"])
 @pytest.mark.parametrize(("epochs", "remarked"), [(11, True), (10, False)])
 def test_a_warm_up_longer_than_the_run_is_remarked(app: str, epochs: int, remarked: bool) -> None:
     keys = f"num-server-rounds=5 epochs-per-round=2 warmup-epochs={epochs}.0"
-    done = check(APPS / app, "--no-cuts", "--run-config", keys)
-    assert done.exit_code == 0, done.output
-    said = f"warmup-epochs is {epochs}, but the run counts 10 epochs"
-    assert (said in " ".join(done.output.split())) is remarked
+    result = check(APPS / app, "--no-cuts", "--run-config", keys)
+    assert result.exit_code == 0, result.output
+    remark = f"warmup-epochs is {epochs}, but the run counts 10 epochs"
+    assert (remark in " ".join(result.output.split())) is remarked
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "remark"),
     [
         ("support-texts=1", "drawn from only 1 distinct; a larger support-texts hides more"),
         ("public-samples=1", "drawn from only 1 distinct; a larger public-samples hides more"),
         ("", ""),
     ],
 )
-def test_few_supports_are_remarked(keys: str, said: str) -> None:
-    done = check(APPS / "language", "--no-cuts", "--nodes", "2", "--run-config", keys)
-    assert done.exit_code == 0, done.output
-    flat = " ".join(done.output.split())
-    assert said in flat
-    assert bool(said) is ("hides more" in flat)
+def test_few_supports_are_remarked(keys: str, remark: str) -> None:
+    result = check(APPS / "language", "--no-cuts", "--nodes", "2", "--run-config", keys)
+    assert result.exit_code == 0, result.output
+    flat = " ".join(result.output.split())
+    assert remark in flat
+    assert bool(remark) is ("hides more" in flat)
 
 
 def test_supports_that_are_the_same_text_are_remarked(tmp_path: Path) -> None:
@@ -82,16 +82,20 @@ def test_supports_that_are_the_same_text_are_remarked(tmp_path: Path) -> None:
     (tmp_path / "public.txt").write_text(f"{sentence}\n\n" * 12, encoding="utf-8")
     keys = f"public='{tmp_path}/public.txt' public-unit='paragraph'"
     report = check_app(APPS / "language", [keys], here=Path.cwd())
-    said = "2 supports, drawn from only 1 distinct; a public with at least 2 distinct texts hides"
-    assert any(said in remark for remark in report.remarks), report
+    message = (
+        "2 supports, drawn from only 1 distinct; a public with at least 2 distinct texts hides"
+    )
+    assert any(message in remark for remark in report.remarks), report
 
 
 def test_a_model_that_is_not_there_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hub that does not answer takes half a minute, which its tokenizer must not take again."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    done = check(APPS / "language", "--no-cuts", "-c", "model='nobody/nothing' strategy='USplitSL'")
-    assert done.exit_code == 1
-    (problem,) = done.stderr.splitlines()
+    result = check(
+        APPS / "language", "--no-cuts", "-c", "model='nobody/nothing' strategy='USplitSL'"
+    )
+    assert result.exit_code == 1
+    (problem,) = result.stderr.splitlines()
     assert "the model 'nobody/nothing' cannot be used" in problem
 
 
@@ -103,9 +107,11 @@ def test_layers_of_other_names_get_no_adapters(
     config = Phi3Config(**GROUPED)
     whole_model(config, dtype="float32").save_pretrained(tmp_path)
     keys = f"model='{tmp_path}' lora-rank=4 max-length=64"
-    done = check(APPS / "language", "--no-cuts", "--run-config", keys)
-    said = "lora-parts names 'head', which has no layer named q_proj, v_proj to adapt; leave it out"
-    assert (done.exit_code, said in done.stderr) == (1, True), done.output
+    result = check(APPS / "language", "--no-cuts", "--run-config", keys)
+    message = (
+        "lora-parts names 'head', which has no layer named q_proj, v_proj to adapt; leave it out"
+    )
+    assert (result.exit_code, message in result.stderr) == (1, True), result.output
 
 
 def test_public_texts_that_nothing_uses_are_not_remarked(tmp_path: Path) -> None:
@@ -126,8 +132,8 @@ def test_public_texts_that_nothing_uses_are_not_remarked(tmp_path: Path) -> None
         report = check_app(APPS / "language", [f"{keys} {more}"], here=Path.cwd())
         assert report.problems == []
         remarks = [remark for remark in report.remarks if "public is ''" in remark]
-        said = f"public is '', so the public texts for {user} are made up ones"
-        assert [said in remark for remark in remarks] == ([True] if user else [])
+        message = f"public is '', so the public texts for {user} are made up ones"
+        assert [message in remark for remark in remarks] == ([True] if user else [])
 
 
 def test_rows_that_are_left_out_are_not_counted(tmp_path: Path) -> None:
@@ -150,24 +156,24 @@ def test_a_classifier_of_another_number_of_labels_is_named_by_its_key(tmp_path: 
     config = config_of("distilbert", "classification")
     whole_model(config, "classification").save_pretrained(tmp_path)
     keys = f"model='{tmp_path}' task='classification' strategy='USplitFL' head-layers=1"
-    done = check(APPS / "language", "--no-cuts", "--run-config", f"{keys} tail-layers=1")
-    said = "its classifier has 3 classes, but num-labels is 2; take num-labels=3, or for a new"
-    assert (done.exit_code, said in done.stderr) == (1, True), done.output
+    result = check(APPS / "language", "--no-cuts", "--run-config", f"{keys} tail-layers=1")
+    message = "its classifier has 3 classes, but num-labels is 2; take num-labels=3, or for a new"
+    assert (result.exit_code, message in result.stderr) == (1, True), result.output
 
 
 def test_a_problem_is_one_red_sentence_and_status_1() -> None:
-    done = check(APPS / "vision", "--run-config", "k=3")
-    assert done.exit_code == 1
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert "k is 3, but only 2 clients take part in a round" in done.stderr
-    assert "--nodes 3" in done.stderr
-    assert done.stdout == ""
+    result = check(APPS / "vision", "--run-config", "k=3")
+    assert result.exit_code == 1
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "k is 3, but only 2 clients take part in a round" in result.stderr
+    assert "--nodes 3" in result.stderr
+    assert result.stdout == ""
 
 
 def test_problems_are_in_the_json_too() -> None:
-    done = check(APPS / "vision", "--run-config", "stratgy='PSL'", "--format", "json")
-    assert done.exit_code == 1
-    report = json.loads(done.stdout)
+    result = check(APPS / "vision", "--run-config", "stratgy='PSL'", "--format", "json")
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)
     assert report["ok"] is False
     assert report["cuts"] == []
     assert report["problems"] == [
@@ -181,9 +187,9 @@ def test_what_an_app_prints_is_no_part_of_the_report(tmp_path: Path) -> None:
     shutil.copytree(APPS.parent / "examples" / "other_project", app)
     client = app / "client_app.py"
     client.write_text("print('loading')\n" + client.read_text(encoding="utf-8"), encoding="utf-8")
-    done = check(app, "--format", "json")
-    assert json.loads(done.stdout)["ok"]
-    assert "loading" in done.stderr
+    result = check(app, "--format", "json")
+    assert json.loads(result.stdout)["ok"]
+    assert "loading" in result.stderr
 
 
 def test_devices_that_are_not_here_are_named_once_with_their_keys() -> None:
@@ -196,11 +202,11 @@ def test_devices_that_are_not_here_are_named_once_with_their_keys() -> None:
 
 
 def test_a_model_too_large_for_memory_is_one_sentence() -> None:
-    done = check(APPS / "vision", "--no-cuts", "--run-config", "image-size=200000")
-    assert done.exit_code == 1
-    (said,) = done.stderr.strip().splitlines()
-    assert "cannot be built with image-size 200000 and patch-size 8: " in said
-    assert said.endswith(
+    result = check(APPS / "vision", "--no-cuts", "--run-config", "image-size=200000")
+    assert result.exit_code == 1
+    (message,) = result.stderr.strip().splitlines()
+    assert "cannot be built with image-size 200000 and patch-size 8: " in message
+    assert message.endswith(
         "more memory than there is; a smaller image-size or a larger patch-size needs less"
     )
 
@@ -220,9 +226,9 @@ def test_a_directory_that_takes_no_runs_is_remarked(tmp_path: Path) -> None:
 
 
 def test_a_run_dir_that_is_no_text_is_one_sentence() -> None:
-    done = check(APPS / "vision", "--nodes", "2", "--run-config", "run-dir=7")
-    assert done.exit_code == 1
-    assert "run-dir is 7; input should be a valid string" in done.stderr
+    result = check(APPS / "vision", "--nodes", "2", "--run-config", "run-dir=7")
+    assert result.exit_code == 1
+    assert "run-dir is 7; input should be a valid string" in result.stderr
 
 
 def test_a_picture_that_cannot_be_is_said(tmp_path: Path) -> None:
@@ -236,11 +242,11 @@ def test_a_picture_that_cannot_be_is_said(tmp_path: Path) -> None:
         "-o plots the cuts, and --no-cuts leaves them out; leave out one of the two\n"
     )
     assert CliRunner().invoke(app, ["new", "own", str(tmp_path / "mine")]).exit_code == 0
-    own = check(tmp_path / "mine", "-o", picture)
-    assert own.exit_code == 1
-    assert own.stderr.startswith(f"{picture} was not written: ")
-    assert own.stderr.endswith("leave out -o\n")
-    assert "lower segment" in own.stdout
+    result = check(tmp_path / "mine", "-o", picture)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"{picture} was not written: ")
+    assert result.stderr.endswith("leave out -o\n")
+    assert "lower segment" in result.stdout
 
 
 def test_a_component_needs_a_name_in_its_module(tmp_path: Path) -> None:
@@ -248,16 +254,16 @@ def test_a_component_needs_a_name_in_its_module(tmp_path: Path) -> None:
     file = tmp_path / "mine" / "pyproject.toml"
     described = file.read_text(encoding="utf-8")
     file.write_text(described.replace("client_app:app", "client_app"), encoding="utf-8")
-    done = check(tmp_path / "mine")
-    assert done.exit_code == 1
-    assert done.stderr.endswith(
+    result = check(tmp_path / "mine")
+    assert result.exit_code == 1
+    assert result.stderr.endswith(
         " has clientapp = 'client_app'; it must be module:name, as in clientapp = "
         '"client_app:app"\n'
     )
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ("lr='x'", "lr is 'x', of type str, and its default in pyproject.toml is 0.1, of type flo"),
         (
@@ -269,18 +275,18 @@ def test_a_component_needs_a_name_in_its_module(tmp_path: Path) -> None:
     ],
 )
 def test_an_own_apps_value_of_another_type_than_its_default_is_told(
-    keys: str, said: str, tmp_path: Path
+    keys: str, message: str, tmp_path: Path
 ) -> None:
     """Flower looks only whether there is such a key, so the run would fail where it is used."""
     assert CliRunner().invoke(app, ["new", "own", str(tmp_path / "mine")]).exit_code == 0
     file = tmp_path / "mine" / "pyproject.toml"
     with file.open("a", encoding="utf-8") as described:
         described.write("config = { lr = 0.1, num-server-rounds = 3 }\n")
-    done = check(tmp_path / "mine", "--run-config", keys)
-    shown = " ".join(done.output.split())
-    assert ("of type" in shown) == bool(said)
-    assert said in shown
-    assert done.exit_code == 0
+    result = check(tmp_path / "mine", "--run-config", keys)
+    shown = " ".join(result.output.split())
+    assert ("of type" in shown) == bool(message)
+    assert message in shown
+    assert result.exit_code == 0
 
 
 def test_flower_is_not_started_and_little_is_loaded() -> None:
@@ -296,11 +302,11 @@ def test_flower_is_not_started_and_little_is_loaded() -> None:
         "heavy = {'datasets', 'flwr_datasets', 'ray', 'transformers', 'matplotlib', 'wandb'}\n"
         "print('loaded:', sorted(heavy & set(sys.modules)))\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], env=dict(os.environ), capture_output=True, text=True,
         check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "loaded: []" in done.stdout
-    started = re.findall("started: (.*)", done.stdout)
+    assert process.returncode == 0, process.stderr
+    assert "loaded: []" in process.stdout
+    started = re.findall("started: (.*)", process.stdout)
     assert not [arguments for arguments in started if re.search(r"flwr|flower|ray", arguments)]

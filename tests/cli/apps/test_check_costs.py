@@ -24,12 +24,12 @@ NETWORK = (
 
 @pytest.fixture(scope="module")
 def advised() -> dict[str, Any]:
-    done = check(
+    result = check(
         APPS / "vision", "--nodes", "4", "--format", "json", *NETWORK,
         "--run-config", "depth=2 evaluation='none'",
     )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    report: dict[str, Any] = json.loads(done.stdout)
+    assert result.exit_code == 0, result.output
+    report: dict[str, Any] = json.loads(result.stdout)
     return report
 
 
@@ -51,10 +51,10 @@ def test_the_report_has_a_row_for_every_cut(advised: dict[str, Any]) -> None:
 
 def test_a_cut_behind_a_block_sends_the_class_token_whole(advised: dict[str, Any]) -> None:
     """With k = 2, half of the patches on average; the class token is not masked."""
-    sent = [cut["uplink_bytes"] - 32 * 8 for cut in advised["cuts"]]
+    smashed_bytes = [cut["uplink_bytes"] - 32 * 8 for cut in advised["cuts"]]
     patches = 32 * 8 * 192 * 4
-    assert sent[0] == pytest.approx(patches, rel=0.01)
-    assert sent[1] - sent[0] == pytest.approx(32 * 192 * 4, rel=0.05)
+    assert smashed_bytes[0] == pytest.approx(patches, rel=0.01)
+    assert smashed_bytes[1] - smashed_bytes[0] == pytest.approx(32 * 192 * 4, rel=0.05)
 
 
 def test_a_step_takes_as_long_as_network_and_speeds_say(advised: dict[str, Any]) -> None:
@@ -83,13 +83,13 @@ def test_predicted_bytes_are_those_of_a_run(strategy: str, tmp_path: Path) -> No
         "strategy": strategy, "alpha": float("inf"), "depth": 1, "steps_per_round": 2,
         **vision_fit.needed(strategy),
     }  # fmt: skip
-    done = vision_fit.fit(tmp_path, n=2, **values)
+    fitted = vision_fit.fit(tmp_path, n=2, **values)
     config = vision_fit.read(**{**vision_fit.ONE_STEP, **values})
-    geometry = done.segments.lower.geometry
+    geometry = fitted.segments.lower.geometry
     shape = SmashedShape(4, geometry.patches, geometry.width, geometry.prefix, geometry.grid, 10)
     traffic = traffic_of(config.trial().mixer, shape, 2, config)
-    assert done.row["uplink_bytes"] == 2 * 2 * traffic.up
-    assert done.row["downlink_bytes"] == 2 * 2 * traffic.down
+    assert fitted.row["uplink_bytes"] == 2 * 2 * traffic.up
+    assert fitted.row["downlink_bytes"] == 2 * 2 * traffic.down
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_predicted_bytes_are_those_of_a_run_of_texts(
     values: dict[str, Any] = {
         "strategy": strategy, "dtype": dtype, "pad_to": 60, "max_length": 60, "refine_every": 1,
     }  # fmt: skip
-    done = language_app.fit(tmp_path, **values)
-    (row,) = done.rows
+    fitted = language_app.fit(tmp_path, **values)
+    (row,) = fitted.rows
     config = read_language(**{**language_app.TINY, **values})
     up, down = text_traffic(config, 60, config.small_width)
     assert row["uplink_bytes"] == pytest.approx(2 * up, rel=0.02)
@@ -112,12 +112,12 @@ def test_predicted_bytes_are_those_of_a_run_of_texts(
 
 def test_a_language_model_has_a_row_for_every_head_and_tail(tmp_path: Path) -> None:
     plot = tmp_path / "cuts.png"
-    done = check(
+    result = check(
         APPS / "language", "--format", "json", *NETWORK, "--output", str(plot),
         "--run-config", "strategy='USplitSL' small-layers=3",
     )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout)
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
     cuts = {cut["cut_at"]: cut for cut in report["cuts"]}
     assert len(cuts) == 6  # heads and tails of together at most two of three layers
     assert cuts["head-layers=1 tail-layers=1"]["default"]
@@ -129,9 +129,9 @@ def test_a_language_model_has_a_row_for_every_head_and_tail(tmp_path: Path) -> N
 
 
 def test_the_tables_are_printed_with_what_was_measured() -> None:
-    done = check(APPS / "vision", "--run-config", "model='lenet5'", "--rtt", "40ms")
-    assert done.exit_code == 0, done.output
-    assert "round trip 40 ms," in done.stdout
-    assert "FLOP/s (measured here)" in done.stdout
+    result = check(APPS / "vision", "--run-config", "model='lenet5'", "--rtt", "40ms")
+    assert result.exit_code == 0, result.output
+    assert "round trip 40 ms," in result.stdout
+    assert "FLOP/s (measured here)" in result.stdout
     for cut in ("conv1", "pool1", "conv2 *"):
-        assert any(line.startswith(f"{cut} ") for line in done.stdout.splitlines())
+        assert any(line.startswith(f"{cut} ") for line in result.stdout.splitlines())

@@ -18,13 +18,13 @@ from tests.cli.apps.check_command import check
 def test_a_wire_format_that_a_simulation_refuses_is_remarked(
     app: str, keys: str, remarked: bool
 ) -> None:
-    done = check(APPS / app, "--no-cuts", "--run-config", f"wire-dtype='int8' {keys}")
-    assert done.exit_code == 0, done.output
-    said = (
+    result = check(APPS / app, "--no-cuts", "--run-config", f"wire-dtype='int8' {keys}")
+    assert result.exit_code == 0, result.output
+    remark = (
         "note: in a simulation the run would end with an error: wire-dtype is 'int8', but in a "
         "simulation tensors travel as they are; allowed there is 'keep'"
     )
-    assert (said in " ".join(done.output.split())) is remarked
+    assert (remark in " ".join(result.output.split())) is remarked
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,10 @@ def test_a_wire_format_that_a_simulation_refuses_is_remarked(
     ],
 )
 def test_a_link_that_nodes_may_refuse_is_remarked(app: str, keys: str, remarked: bool) -> None:
-    done = check(APPS / app, "--no-cuts", "--run-config", f"link-insecure=true {keys}")
-    assert done.exit_code == 0, done.output
-    said = "those with allow-insecure=false, refuse such a link"
-    assert (said in " ".join(done.output.split())) is remarked
+    result = check(APPS / app, "--no-cuts", "--run-config", f"link-insecure=true {keys}")
+    assert result.exit_code == 0, result.output
+    remark = "those with allow-insecure=false, refuse such a link"
+    assert (remark in " ".join(result.output.split())) is remarked
 
 
 @pytest.mark.parametrize("app", ["vision", "language"])
@@ -49,12 +49,12 @@ def test_a_link_that_nodes_may_refuse_is_remarked(app: str, keys: str, remarked:
 def test_a_link_to_other_machines_without_a_certificate_is_found(app: str, link: str) -> None:
     """Otherwise only the run would say so, once the SuperNodes are there."""
     keys = f"link='{link}' link-address='0.0.0.0:9443'"
-    done = check(APPS / app, "--no-cuts", "--run-config", keys)
-    shown = " ".join(done.output.split())
-    said = "the link would listen on 0.0.0.0 without TLS: give certificate= and key="
-    assert done.exit_code == (link == "stream"), done.output
-    assert (said in shown) is (link != "ray")
-    remark = f"note: on SuperNodes the run would end with an error: {said}"
+    result = check(APPS / app, "--no-cuts", "--run-config", keys)
+    shown = " ".join(result.output.split())
+    message = "the link would listen on 0.0.0.0 without TLS: give certificate= and key="
+    assert result.exit_code == (link == "stream"), result.output
+    assert (message in shown) is (link != "ray")
+    remark = f"note: on SuperNodes the run would end with an error: {message}"
     assert (remark in shown) is (link == "auto")
 
 
@@ -62,12 +62,12 @@ def test_a_link_to_other_machines_without_a_certificate_is_found(app: str, link:
 def test_a_private_certificate_without_its_authority_is_warned_of_once(
     link: str, tmp_path: Path
 ) -> None:
-    made = make_certificates(tmp_path)
-    files = f"ssl-certfile='{made.certificate}' ssl-keyfile='{made.key}'"
-    done = check(APPS / "vision", "--no-cuts", "--run-config", f"link='{link}' {files}")
-    assert done.exit_code == 0, done.output
-    said = "ssl-ca-certfile is not set, so nodes trust public authorities only"
-    assert " ".join(done.output.split()).count(said) == (link != "ray")
+    certificates = make_certificates(tmp_path)
+    files = f"ssl-certfile='{certificates.certificate}' ssl-keyfile='{certificates.key}'"
+    result = check(APPS / "vision", "--no-cuts", "--run-config", f"link='{link}' {files}")
+    assert result.exit_code == 0, result.output
+    warning = "ssl-ca-certfile is not set, so nodes trust public authorities only"
+    assert " ".join(result.output.split()).count(warning) == (link != "ray")
 
 
 def test_a_mixer_that_nodes_may_refuse_is_remarked(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_mixer_that_nodes_may_refuse_is_remarked(tmp_path: Path) -> None:
     token.chmod(0o600)
     mixer = f"link-via='mixer.example:9444' link-via-token='{token}' link-insecure=true"
     keys = f"strategy='CutMixSL' min-patches=1 {mixer}"
-    done = check(APPS / "vision", "--no-cuts", "--run-config", keys)
-    assert done.exit_code == 0, done.output
-    shown = " ".join(done.output.split())
+    result = check(APPS / "vision", "--no-cuts", "--run-config", keys)
+    assert result.exit_code == 0, result.output
+    shown = " ".join(result.output.split())
     assert "between SuperNodes and the mixer uploads and tokens travel without TLS" in shown

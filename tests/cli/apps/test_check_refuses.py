@@ -26,7 +26,7 @@ def check(*typed: object) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("described", "said"),
+    ("described", "message"),
     [
         ("tool = 3", "has tool = 3; it must be a table, [tool.flwr.app.components]"),
         ("tool.flwr = 3", "has tool.flwr = 3; it must be a table, [tool.flwr.app.components]"),
@@ -40,15 +40,15 @@ def check(*typed: object) -> Result:
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["check", "run"])
 def test_what_must_be_a_table_is_one(
-    command: str, described: str, said: str, tmp_path: Path
+    command: str, described: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "pyproject.toml").write_text(described, encoding="utf-8")
-    done = CliRunner().invoke(app, [command, str(tmp_path)])
-    assert (done.exit_code, done.stderr) == (1, f"{tmp_path / 'pyproject.toml'} {said}\n")
+    result = CliRunner().invoke(app, [command, str(tmp_path)])
+    assert (result.exit_code, result.stderr) == (1, f"{tmp_path / 'pyproject.toml'} {message}\n")
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [
         ("name = ", "#", 'has no name in [project], .*; write there name = "my-app"'),
         ("version = ", "#", 'has no version in [project], .*; write there version = "1.0.0"'),
@@ -65,7 +65,7 @@ def test_what_flower_does_not_run_is_refused(
     command: str,
     before: str,
     after: str,
-    said: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -75,17 +75,17 @@ def test_what_flower_does_not_run_is_refused(
     described = file.read_text(encoding="utf-8")
     assert f"\n{before}" in described
     file.write_text(described.replace(f"\n{before}", f"\n{after}", 1), encoding="utf-8")
-    done = CliRunner().invoke(app, [command, str(tmp_path / "own")])
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert re.match(re.escape(f"{file} {said}").replace(r"\.\*", ".*"), done.stderr)
+    result = CliRunner().invoke(app, [command, str(tmp_path / "own")])
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert re.match(re.escape(f"{file} {message}").replace(r"\.\*", ".*"), result.stderr)
 
 
 def test_what_flower_wants_of_an_app_of_format_1_is_asked_for(tmp_path: Path) -> None:
     """Each of these is refused by `flwr run`."""
-    own = shutil.copytree(APPS.parent / "examples/other_project", tmp_path / "own")
-    file = own / "pyproject.toml"
+    project = shutil.copytree(APPS.parent / "examples/other_project", tmp_path / "own")
+    file = project / "pyproject.toml"
     described = file.read_text(encoding="utf-8")
-    for before, after, said in (
+    for before, after, message in (
         ("publisher = ", "fab-format-version = 1\npublisher = ",
          'in [tool.flwr.app], .*; write there flwr-version-target = "1.32.0"'),
         ("publisher = ", 'flwr-version-target = "1.32.0"\npublisher = ',
@@ -97,10 +97,10 @@ def test_what_flower_wants_of_an_app_of_format_1_is_asked_for(tmp_path: Path) ->
     ):  # fmt: skip
         described = described.replace(before, after)
         file.write_text(described, encoding="utf-8")
-        with pytest.raises(ConfigError, match=re.escape(said).replace(r"\.\*", ".*")):
-            open_project(own)
+        with pytest.raises(ConfigError, match=re.escape(message).replace(r"\.\*", ".*")):
+            open_project(project)
     file.write_text(described.replace('"flwr"', '"flwr>=1.32"'), encoding="utf-8")
-    assert open_project(own).dependencies == ["numpy"]
+    assert open_project(project).dependencies == ["numpy"]
 
 
 def test_letters_of_any_alphabet_make_a_name(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_letters_of_any_alphabet_make_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ("label='a\nb'", r"""label is "'a\nb'", which has a line break or another control"""),
         ("label=\"a\x1bb\"", "control character; write it in one line, without"),
@@ -128,10 +128,10 @@ def test_letters_of_any_alphabet_make_a_name(tmp_path: Path) -> None:
          "resume is 'latest', but cannot find the folder '~nobody-here/x'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_run_is_found(keys: str, said: str) -> None:
-    done = check(APPS / "vision", "--no-cuts", "--run-config", keys)
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
-    assert said in done.stderr
+def test_what_cannot_be_run_is_found(keys: str, message: str) -> None:
+    result = check(APPS / "vision", "--no-cuts", "--run-config", keys)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1), result.exception
+    assert message in result.stderr
 
 
 @pytest.mark.parametrize("command", ["check", "run"])
@@ -141,9 +141,9 @@ def test_the_name_of_a_file_cannot_command_the_terminal(command: str, tmp_path: 
         (tmp_path / split / "a").mkdir(parents=True)
         (tmp_path / split / "a" / "\x1b[31mx\u202e.png").write_bytes(b"no picture")
     typed = [command, str(APPS / "vision"), "--run-config", f"dataset='{tmp_path}'"]
-    done = CliRunner().invoke(app, typed)
-    assert done.exit_code == 1
-    assert r"/train/a/\x1b[31mx\u202e.png cannot be read as a picture" in done.stderr
+    result = CliRunner().invoke(app, typed)
+    assert result.exit_code == 1
+    assert r"/train/a/\x1b[31mx\u202e.png cannot be read as a picture" in result.stderr
 
 
 def test_a_certificate_for_another_host_than_nodes_dial_is_found(tmp_path: Path) -> None:
@@ -153,29 +153,31 @@ def test_a_certificate_for_another_host_than_nodes_dial_is_found(tmp_path: Path)
         f"link='stream' ssl-certfile='{files.certificate}' ssl-keyfile='{files.key}' "
         f"ssl-ca-certfile='{files.ca}' link-advertise="
     )
-    said = "nodes would dial x.example, but the link's certificate is made for localhost"
-    done = check(APPS / "vision", "--no-cuts", "--run-config", keys + "'x.example:9443'")
-    assert (done.exit_code, said in done.stderr) == (1, True), done.output
-    done = check(APPS / "vision", "--no-cuts", "--run-config", keys + "'localhost:9443'")
-    assert done.exit_code == 0, done.output
+    message = "nodes would dial x.example, but the link's certificate is made for localhost"
+    result = check(APPS / "vision", "--no-cuts", "--run-config", keys + "'x.example:9443'")
+    assert (result.exit_code, message in result.stderr) == (1, True), result.output
+    result = check(APPS / "vision", "--no-cuts", "--run-config", keys + "'localhost:9443'")
+    assert result.exit_code == 0, result.output
 
 
 def test_smashed_data_larger_than_the_memory_are_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.sysconf
     monkeypatch.setattr(os, "sysconf", lambda key: 1 if key == "SC_PHYS_PAGES" else real(key))
-    done = check(APPS / "vision", "--no-cuts", "--run-config", "batch-size=65536")
-    assert "alone take 1.5 GiB at the server, and this machine has" in done.stdout
-    assert "a smaller batch-size or image-size needs less" in done.stdout
+    result = check(APPS / "vision", "--no-cuts", "--run-config", "batch-size=65536")
+    assert "alone take 1.5 GiB at the server, and this machine has" in result.stdout
+    assert "a smaller batch-size or image-size needs less" in result.stdout
     monkeypatch.undo()
-    done = check(APPS / "vision", "--no-cuts")
-    assert "GiB" not in done.stdout
+    result = check(APPS / "vision", "--no-cuts")
+    assert "GiB" not in result.stdout
 
 
 def test_a_batch_that_no_server_takes_is_found() -> None:
     keys = "batch-size=65536 image-size=256"
-    done = check(APPS / "vision", "--no-cuts", "--nodes", "2", "--run-config", keys)
-    assert done.exit_code == 1
-    assert "have 12,884,901,888 numbers; allowed are up to 1,073,741,824: a smaller" in done.stderr
+    result = check(APPS / "vision", "--no-cuts", "--nodes", "2", "--run-config", keys)
+    assert result.exit_code == 1
+    assert (
+        "have 12,884,901,888 numbers; allowed are up to 1,073,741,824: a smaller" in result.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -184,9 +186,9 @@ def test_a_batch_that_no_server_takes_is_found() -> None:
 )
 @pytest.mark.parametrize("cuts", ["--cuts", "--no-cuts"])
 def test_what_is_no_speed_is_refused(cuts: str, option: str, typed: str) -> None:
-    done = check(APPS / "vision", cuts, option, typed)
-    assert done.exit_code == 2
-    assert option in done.output
+    result = check(APPS / "vision", cuts, option, typed)
+    assert result.exit_code == 2
+    assert option in result.output
 
 
 @pytest.mark.parametrize("damage", ["truncated", "of another size"])
@@ -196,14 +198,14 @@ def test_a_model_whose_weights_do_not_fit(damage: str, tmp_path: Path) -> None:
         tmp_path, max_shard_size="20KB"
     )
     file = sorted(tmp_path.glob("*.safetensors"))[-1]
-    said = f"cannot be used: {file.name} of '{tmp_path}' cannot be read (SafetensorError"
+    message = f"cannot be used: {file.name} of '{tmp_path}' cannot be read (SafetensorError"
     if damage == "truncated":
         file.write_bytes(file.read_bytes()[:-1])
     else:
         larger = config_of("llama")
         larger.intermediate_size = 48
         larger.save_pretrained(tmp_path)
-        said = "in the model that was asked for"
+        message = "in the model that was asked for"
     keys = f"model='{tmp_path}' max-length=48 strategy='USplitSL' head-layers=1 tail-layers=1"
-    done = check(APPS / "language", "--no-cuts", "--run-config", keys)
-    assert (done.exit_code, said in done.stderr) == (1, True), done.output
+    result = check(APPS / "language", "--no-cuts", "--run-config", keys)
+    assert (result.exit_code, message in result.stderr) == (1, True), result.output

@@ -31,13 +31,13 @@ SOURCES = {
 
 
 def make(kind: str, folder: Path) -> Path:
-    done = CliRunner().invoke(app, ["new", kind, str(folder)])
-    assert done.exit_code == 0, done.output
-    assert "splitmix run" in done.output
+    result = CliRunner().invoke(app, ["new", kind, str(folder)])
+    assert result.exit_code == 0, result.output
+    assert "splitmix run" in result.output
     has_keys = (
         "config" in tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     )
-    assert ("Its keys are in" in done.output) is has_keys
+    assert ("Its keys are in" in result.output) is has_keys
     return folder
 
 
@@ -61,11 +61,11 @@ def test_an_app_is_the_repositorys_under_another_name(kind: str, tmp_path: Path)
 
 def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
     folder = make("own", tmp_path / "mine")
-    kept = (folder / "client_app.py").read_text()
+    original = (folder / "client_app.py").read_text()
     again = CliRunner().invoke(app, ["new", "vision", str(folder)])
     assert again.exit_code == 1
     assert "exists already" in again.stderr
-    assert (folder / "client_app.py").read_text() == kept
+    assert (folder / "client_app.py").read_text() == original
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
@@ -75,34 +75,34 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         tmp_path / "file" / "abc": "cannot be written: Not a directory; name another folder",
         tmp_path / "link": "exists already",
     }
-    for folder, said in cases.items():
-        done = CliRunner().invoke(app, ["new", "own", str(folder)])
-        assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
-        assert done.stderr.startswith(f"{folder} {said}")
+    for folder, message in cases.items():
+        result = CliRunner().invoke(app, ["new", "own", str(folder)])
+        assert (result.exit_code, result.stderr.count("\n")) == (1, 1), result.exception
+        assert result.stderr.startswith(f"{folder} {message}")
 
 
 def test_a_name_that_flower_would_refuse_is_refused(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["new", "own", str(tmp_path / ("a" * 33))])
-    assert done.exit_code == 1
-    assert "allowed are up to 32 small letters, digits and '-'" in done.stderr
+    result = CliRunner().invoke(app, ["new", "own", str(tmp_path / ("a" * 33))])
+    assert result.exit_code == 1
+    assert "allowed are up to 32 small letters, digits and '-'" in result.stderr
     assert not list(tmp_path.iterdir())
     make("own", tmp_path / ("a" * 32))
 
 
 def test_a_name_that_no_package_may_have_is_refused(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["new", "own", str(tmp_path / "My App")])
-    assert done.exit_code == 1
-    assert "'My App' is not an app's name" in done.stderr
+    result = CliRunner().invoke(app, ["new", "own", str(tmp_path / "My App")])
+    assert result.exit_code == 1
+    assert "'My App' is not an app's name" in result.stderr
     assert not list(tmp_path.iterdir())
-    done = CliRunner().invoke(app, ["new", "own", str(tmp_path / "2nd")])
-    assert (done.exit_code, "with a letter first" in done.stderr) == (1, True)
+    result = CliRunner().invoke(app, ["new", "own", str(tmp_path / "2nd")])
+    assert (result.exit_code, "with a letter first" in result.stderr) == (1, True)
 
 
 def test_the_commands_to_try_can_be_pasted(tmp_path: Path) -> None:
     folder = tmp_path / "my apps" / "mine"
-    done = CliRunner().invoke(app, ["new", "own", str(folder)])
-    assert f"splitmix check '{folder}'" in done.output
-    assert f"splitmix run '{folder}' --nodes 4" in done.output
+    result = CliRunner().invoke(app, ["new", "own", str(folder)])
+    assert f"splitmix check '{folder}'" in result.output
+    assert f"splitmix run '{folder}' --nodes 4" in result.output
 
 
 def test_a_refusal_does_not_load_torch(tmp_path: Path) -> None:

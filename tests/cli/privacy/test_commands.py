@@ -86,15 +86,20 @@ def test_one_order_is_never_better_than_the_best(splitmix: Splitmix) -> None:
 @pytest.mark.parametrize("command", [epsilon, sigma])
 def test_the_defaults_are_those_of_the_vision_app(command: Callable[..., None]) -> None:
     """A plan with others would say less than the ledger of the run that it is made for."""
-    told = {name: given.default for name, given in signature(command).parameters.items()}
+    defaults = {
+        name: parameter.default for name, parameter in signature(command).parameters.items()
+    }
     app = open_project(APPS / "vision").config
     same = ("k", "alpha", "clip", "delta", "relation", "smashed_noise", "label_noise")
-    assert [told[name] for name in same] == [app[name.replace("_", "-")] for name in same]
-    assert told["method"] == "cutmix"
+    assert [defaults[name] for name in same] == [app[name.replace("_", "-")] for name in same]
+    assert defaults["method"] == "cutmix"
     lower, _ = split_vision_model(
         str(app["model"]), patch_size=app["patch-size"], depth=1, channels=1, seed=0
     )
-    assert (lower.geometry.patches, lower.geometry.width) == (told["patches"], told["width"])
+    assert (lower.geometry.patches, lower.geometry.width) == (
+        defaults["patches"],
+        defaults["width"],
+    )
 
 
 @pytest.mark.parametrize("command", [epsilon, sigma])
@@ -118,7 +123,7 @@ WORST = "the whole sample in every pass, the worst case"
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "ratio"),
     [
         ("--passes 1", WORST),  # half of the sample would be exceeded too often
         ("--passes 1 --alpha inf --clients 3", WORST),
@@ -128,19 +133,19 @@ WORST = "the whole sample in every pass, the worst case"
         ("--passes 1 --kept 1", "1 of the sample in every pass"),
     ],
 )
-def test_which_masks_an_epsilon_is_of_is_said(splitmix: Splitmix, options: str, said: str) -> None:
+def test_which_masks_an_epsilon_is_of_is_said(splitmix: Splitmix, options: str, ratio: str) -> None:
     """Where the worst case is the least bound, no masks are said to be drawn."""
     shared = ["--clip-norm", "1", *options.split()]
     noise = ["--sigma-s", "5", "--sigma-y", "5"]
     one = splitmix("privacy", "epsilon", *noise, *shared)
     (line,) = (line for line in one.stdout.splitlines() if line.startswith("ratio"))
-    assert line.removeprefix("ratio").strip() == said
-    if said == WORST:
+    assert line.removeprefix("ratio").strip() == ratio
+    if ratio == WORST:
         worst = splitmix("privacy", "epsilon", *noise, "--clip-norm", "1", "--passes", "1",
                          "--kept", "1")  # fmt: skip
         assert value(one, "epsilon") == value(worst, "epsilon")
     other = splitmix("privacy", "sigma", "--epsilon", str(value(one, "epsilon")), *shared)
-    assert f" {said} " in f" {' '.join(other.stdout.split())} "
+    assert f" {ratio} " in f" {' '.join(other.stdout.split())} "
 
 
 @pytest.mark.parametrize("method", ["sl", "mix", "cutmix"])
@@ -246,18 +251,18 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("options", "said"), WRONG)
-def test_what_is_wrong_is_one_clear_error(splitmix: Splitmix, options: str, said: str) -> None:
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_what_is_wrong_is_one_clear_error(splitmix: Splitmix, options: str, message: str) -> None:
     good = ["--sigma-s", "1", "--sigma-y", "1", "--clip-norm", "1", "--passes", "1"]
     result = splitmix("privacy", "epsilon", *good, *options.split())
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert result.stderr.startswith(said)
+    assert result.stderr.startswith(message)
     assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         ("sigma --epsilon 0 --clip-norm 1 --passes 1", "epsilon is 0.0"),
         (
@@ -300,10 +305,10 @@ def test_what_is_wrong_is_one_clear_error(splitmix: Splitmix, options: str, said
         ("compare -o missing/picture.png", "cannot write missing/picture.png"),
     ],
 )
-def test_the_other_commands_say_it_too(splitmix: Splitmix, command: str, said: str) -> None:
+def test_the_other_commands_say_it_too(splitmix: Splitmix, command: str, message: str) -> None:
     result = splitmix("privacy", *command.split())
     assert result.exit_code == 1
-    assert result.stderr.startswith(said)
+    assert result.stderr.startswith(message)
     assert result.stderr.count("\n") == 1
 
 

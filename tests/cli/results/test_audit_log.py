@@ -132,8 +132,8 @@ def test_a_line_with_a_value_that_no_node_writes_is_refused(
     with closing(journal.Journal(tmp_path / "audit-0.jsonl")) as lines:
         lines.append(line, {**line, key: value})
     result = splitmix("audit-log", str(lines.path))
-    said = f"line 2 of {lines.path} is not a line of an audit log: its {key} cannot be\n"
-    assert (result.exit_code, result.stderr) == (1, said)
+    message = f"line 2 of {lines.path} is not a line of an audit log: its {key} cannot be\n"
+    assert (result.exit_code, result.stderr) == (1, message)
 
 
 @pytest.mark.parametrize("depth", [2000, 100_000])
@@ -188,8 +188,8 @@ def test_what_is_no_regular_file_or_has_no_lines_is_not_read(
     path.unlink()
     os.mkfifo(path)
     result = splitmix("audit-log", str(path))
-    said = f"{path} cannot be read: it is not a regular file\n"
-    assert (result.exit_code, result.stderr) == (1, said)
+    message = f"{path} cannot be read: it is not a regular file\n"
+    assert (result.exit_code, result.stderr) == (1, message)
 
 
 def test_bytes_without_a_line_are_no_audit_log(splitmix: Splitmix, path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_format_is_all_that_is_printed(toy_home: Path, kind: str, begin: str) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["compare", "plain", "-o", "x.docx"], "its name ends in none of .csv, .md, .tex"),
         (["compare", "plain", "-o", "missing/x.csv"], "cannot write missing/x.csv: No such"),
@@ -58,12 +58,16 @@ def test_a_format_is_all_that_is_printed(toy_home: Path, kind: str, begin: str) 
     ],
 )
 def test_what_is_wrong_is_one_clear_error(
-    toy_home: Path, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    toy_home: Path,
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = call(toy_home, *arguments)
     assert result.exit_code == 1
-    assert said in result.stderr
+    assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -71,15 +75,15 @@ def test_what_is_wrong_is_one_clear_error(
 def test_an_output_of_ascii_takes_a_deviation(toy_home: Path) -> None:
     """ASCII lacks the sign of a deviation."""
     command = [sys.executable, "-c", "from flwr_splitmix.cli import app; app()"]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "compare", "mixed", "plain", "--run-dir", str(toy_home)],
         capture_output=True,
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
         check=False,
     )
-    said = done.stdout.decode("ascii")
-    assert (done.returncode, "Traceback" in done.stderr.decode()) == (0, False)
-    assert " ? " in said
+    output = process.stdout.decode("ascii")
+    assert (process.returncode, "Traceback" in process.stderr.decode()) == (0, False)
+    assert " ? " in output
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.png", "x.html"])
@@ -97,14 +101,14 @@ def test_a_full_disk_leaves_the_old_file(toy_home: Path, name: str, tmp_path: Pa
     file.write_text("old")
     link.symlink_to(file)
     command = "report" if name.endswith("html") else "compare"
-    asked = [command, "mixed", "plain", "-o", str(link), "--run-dir", str(toy_home)]
-    done = subprocess.run(
-        [sys.executable, "-c", script, *asked], capture_output=True, text=True, check=False
+    arguments = [command, "mixed", "plain", "-o", str(link), "--run-dir", str(toy_home)]
+    process = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (1, f"cannot write {link}: File too large\n")
+    assert (process.returncode, process.stderr) == (1, f"cannot write {link}: File too large\n")
     assert file.read_text() == "old"
     assert sorted(tmp_path.iterdir()) == [link, file]
-    assert call(toy_home, *asked[:-2]).exit_code == 0
+    assert call(toy_home, *arguments[:-2]).exit_code == 0
     assert link.is_symlink()
     assert file.stat().st_size > 10
 

@@ -38,8 +38,8 @@ def test_what_differs_stands_below_each_run_within_80_columns(
         {"strategy": "ShuffledCutMixSFL", "k": 2, "alpha": 6.0, "seed": 0, "label": "a long one"},
         {"strategy": "ShuffledCutMixSFL", "k": 10, "alpha": 6.0, "seed": 1, "num-hosts": 4},
     ]
-    for own in differing:
-        run = Run.create({**shared, **own}, name=str(own["strategy"]), home=home)
+    for changes in differing:
+        run = Run.create({**shared, **changes}, name=str(changes["strategy"]), home=home)
         run.append_round({"round": 1, "accuracy": 0.5, "accuracy_kind": "benchmark"})
     shown = splitmix("runs").stdout
     assert "    a long one: k 2, seed 0\n" in shown
@@ -133,5 +133,5 @@ def test_looking_at_runs_does_not_load_torch(finished: Run, home: Path) -> None:
 def test_the_name_of_the_folder_cannot_command_the_terminal(
     splitmix: Splitmix, tmp_path: Path
 ) -> None:
-    said = splitmix("runs", "--run-dir", str(tmp_path / "\u202ehome")).stdout
-    assert said.endswith(r"/\u202ehome" + "\n")
+    output = splitmix("runs", "--run-dir", str(tmp_path / "\u202ehome")).stdout
+    assert output.endswith(r"/\u202ehome" + "\n")

@@ -43,8 +43,8 @@ def test_lines_are_accuracy_where_evaluated_and_the_running_sum_of_the_uplink(
     lines = [np.asarray(line.get_xydata()) for line in accuracy.lines]
     np.testing.assert_allclose(lines[0], [[n, 50.0 + n] for n in range(2, 29, 2)])
     np.testing.assert_allclose(lines[1], [[n, 50.0 + n] for n in range(1, 4)])
-    sent = np.asarray(uplink.lines[1].get_xydata())
-    np.testing.assert_allclose(sent, [[1, 1.0], [2, 2.0], [3, 3.0]])
+    uplink_points = np.asarray(uplink.lines[1].get_xydata())
+    np.testing.assert_allclose(uplink_points, [[1, 1.0], [2, 2.0], [3, 3.0]])
     labels = [str(line.get_label()) for line in accuracy.lines]
     assert labels[0].startswith("cutmixsl")
     assert labels[1].startswith("psl")
@@ -91,11 +91,11 @@ def test_kinds_of_accuracy_are_refused_as_by_compare(
     other = Run.create({"strategy": "psl"}, name="x", home=home)
     other.append_round({"round": 1, "accuracy": 0.5, "accuracy_kind": "benchmark"})
     file = tmp_path / "runs.png"
-    asked = ["plot", finished.id, other.id, "-o", str(file)]
-    result = splitmix(*asked)
+    arguments = ["plot", finished.id, other.id, "-o", str(file)]
+    result = splitmix(*arguments)
     assert (result.exit_code, file.exists()) == (1, False)
     assert "--mix-kinds" in result.stderr
-    assert splitmix(*asked, "--mix-kinds").exit_code == 0
+    assert splitmix(*arguments, "--mix-kinds").exit_code == 0
     assert file.exists()
 
 

@@ -53,7 +53,7 @@ def test_json_stays_json_when_training_diverged(splitmix: Splitmix, home: Path) 
 
 
 @pytest.mark.parametrize(
-    ("strategy", "said"),
+    ("strategy", "options"),
     [
         ("PSL", "dataset mnist"),
         ("VanillaCutMixSFL", "k 2, dataset mnist"),
@@ -62,16 +62,16 @@ def test_json_stays_json_when_training_diverged(splitmix: Splitmix, home: Path) 
     ],
 )
 def test_only_the_options_that_a_method_has_are_listed(
-    splitmix: Splitmix, home: Path, strategy: str, said: str
+    splitmix: Splitmix, home: Path, strategy: str, options: str
 ) -> None:
     config = {"strategy": strategy, "k": 2, "alpha": float("inf"), "dataset": "mnist"}
     Run.create(config, name="x", home=home)
     (line,) = [one for one in splitmix("show").stdout.splitlines() if one.startswith("options")]
-    assert line.removeprefix("options").strip() == said
+    assert line.removeprefix("options").strip() == options
 
 
 @pytest.mark.parametrize(
-    ("strategy", "sigma", "said"),
+    ("strategy", "sigma", "options"),
     [
         ("DPCutMixSL", 0.5, "k 2, sigma-s 0.5, sigma-y 0, clip patch, clip-norm 1, dataset mnist"),
         ("PSL", 0.5, "sigma-s 0.5, sigma-y 0, clip patch, clip-norm 1, dataset mnist"),
@@ -82,7 +82,7 @@ def test_only_the_options_that_a_method_has_are_listed(
     ],
 )
 def test_the_noise_is_listed_where_there_is_any(
-    splitmix: Splitmix, home: Path, strategy: str, sigma: float, said: str
+    splitmix: Splitmix, home: Path, strategy: str, sigma: float, options: str
 ) -> None:
     """The epsilon below says nothing without it."""
     config = {
@@ -91,7 +91,7 @@ def test_the_noise_is_listed_where_there_is_any(
     }  # fmt: skip
     Run.create(config, name="x", home=home)
     (line,) = [one for one in splitmix("show").stdout.splitlines() if one.startswith("options")]
-    assert line.removeprefix("options").strip() == said
+    assert line.removeprefix("options").strip() == options
 
 
 def test_the_summary_compares_the_uplink_with_psl(splitmix: Splitmix, finished: Run) -> None:
@@ -252,5 +252,5 @@ def test_commands_about_a_run_take_its_label(
     add_rounds(run, 1)
     outputs = {"plot": ["-o", str(tmp_path / "runs.png")], "export": [str(tmp_path / "model")]}
     result = splitmix(*command, "mine", *outputs.get(command[0], []))
-    said = result.stdout + result.stderr
-    assert run.id in said or (result.exit_code == 0 and "wrote" in said), said
+    output = result.stdout + result.stderr
+    assert run.id in output or (result.exit_code == 0 and "wrote" in output), output

@@ -82,8 +82,8 @@ def test_one_run_directory_written_in_two_ways_is_taken(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     option, key = option.format(tmp_path), key.format(tmp_path)
-    done = run("-c", f"run-dir='{key}'", "--run-dir", option)
-    assert the_error(done) == "Flower was started"
+    result = run("-c", f"run-dir='{key}'", "--run-dir", option)
+    assert the_error(result) == "Flower was started"
 
 
 def test_a_folder_of_others_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -98,16 +98,16 @@ def test_what_cannot_be_resumed_is_said_at_once(tmp_path: Path, finished: Run, h
     none = the_error(run("-c", "resume='latest'", "--run-dir", str(tmp_path / "empty")))
     assert none == f"there are no runs in {tmp_path / 'empty' / 'runs'}"
     assert not (tmp_path / "empty").exists()
-    for said in (
+    for result in (
         run("-c", f"resume='nope' run-dir='{home}'"),
         run("-c", "resume='nope'", "--run-dir", str(home)),
         run("-c", "resume='nope'", home=home),
     ):
-        assert "there is no run 'nope' in " in the_error(said)
-        assert finished.id in the_error(said)
+        assert "there is no run 'nope' in " in the_error(result)
+        assert finished.id in the_error(result)
     with Run.open(finished.id, home=home).held():
-        held = the_error(run("-c", f"resume='{finished.id}'", home=home))
-        assert finished.id in held
+        error = the_error(run("-c", f"resume='{finished.id}'", home=home))
+        assert finished.id in error
 
 
 def test_a_run_on_another_machine_is_resumed_there(
@@ -123,22 +123,22 @@ def test_a_run_on_another_machine_is_resumed_there(
 
 @pytest.mark.parametrize("rounds", ["", " num-server-rounds=28", " num-server-rounds=5"])
 def test_a_run_without_a_round_left_is_not_started(rounds: str, finished: Run, home: Path) -> None:
-    said = the_error(run("-c", f"resume='latest'{rounds}", home=home))
-    assert said == (
+    error = the_error(run("-c", f"resume='latest'{rounds}", home=home))
+    assert error == (
         f"run {finished.id} has finished its 28 rounds: raise num-server-rounds above 28 with "
         "--run-config to go on with it, or start a new run without resume"
     )
 
 
-@pytest.mark.parametrize("left", ["more", "stopped", "ended early"])
-def test_a_run_with_rounds_left_is_resumed(left: str, finished: Run, home: Path) -> None:
-    if left == "stopped":
+@pytest.mark.parametrize("reason", ["more", "stopped", "ended early"])
+def test_a_run_with_rounds_left_is_resumed(reason: str, finished: Run, home: Path) -> None:
+    if reason == "stopped":
         (finished.path / "summary.json").unlink()
-    elif left == "ended early":  # a spent privacy budget ends a run, too
+    elif reason == "ended early":  # a spent privacy budget ends a run, too
         summary = finished.summary
         finished.rewind(20)
         finished.write_summary(summary or {})
-    rounds = " num-server-rounds=29" if left == "more" else ""
+    rounds = " num-server-rounds=29" if reason == "more" else ""
     result = run("-c", f"resume='latest'{rounds}", home=home)
     note, error = result.stderr.splitlines()
     assert error == "Flower was started"
@@ -160,9 +160,9 @@ def test_a_resumed_run_that_would_wait_for_a_cluster_that_is_gone_is_noted(
 
 def test_a_run_directory_that_an_app_does_not_take_is_refused(tmp_path: Path) -> None:
     """Otherwise runs and log would go elsewhere."""
-    made = own_app(tmp_path, "")
-    said = CliRunner().invoke(app, ["run", str(made), "--run-dir", str(tmp_path / "home")])
-    assert the_error(said) == (
+    app_folder = own_app(tmp_path, "")
+    result = CliRunner().invoke(app, ["run", str(app_folder), "--run-dir", str(tmp_path / "home")])
+    assert the_error(result) == (
         "--run-dir sets the app's key run-dir, which mine does not have; leave the option out, or "
         "have the app read such a key"
     )
@@ -172,24 +172,24 @@ def test_what_the_check_writes_meanwhile_is_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A hub that does not answer is asked for half a minute, and the user is told."""
-    made = own_app(tmp_path, "import sys; sys.stderr.write('the hub is asked again\\n')\n")
-    assert CHECK(made, [], 2)["problems"] == []
+    app_folder = own_app(tmp_path, "import sys; sys.stderr.write('the hub is asked again\\n')\n")
+    assert CHECK(app_folder, [], 2)["problems"] == []
     assert "the hub is asked again" in capfd.readouterr().err
 
 
 def test_a_check_that_ends_without_a_report_is_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made = own_app(tmp_path, "import os; os._exit(3)\n")
+    app_folder = own_app(tmp_path, "import os; os._exit(3)\n")
     with pytest.raises(typer.Exit):
-        CHECK(made, [], 2)
-    assert f"splitmix check {made} failed with exit status 3" in capfd.readouterr().err
+        CHECK(app_folder, [], 2)
+    assert f"splitmix check {app_folder} failed with exit status 3" in capfd.readouterr().err
 
 
 def own_app(home: Path, first: str) -> Path:
     """Make an app whose ClientApp begins with a line."""
-    made = home / "mine"
-    assert CliRunner().invoke(app, ["new", "own", str(made)]).exit_code == 0
-    client = made / "client_app.py"
+    app_folder = home / "mine"
+    assert CliRunner().invoke(app, ["new", "own", str(app_folder)]).exit_code == 0
+    client = app_folder / "client_app.py"
     client.write_text(first + client.read_text(encoding="utf-8"), encoding="utf-8")
-    return made
+    return app_folder

@@ -154,9 +154,9 @@ def test_a_completed_run_that_is_in_another_home_is_no_success(
     monkeypatch.setattr(Flwr, "follow", follow)
     monkeypatch.setattr(Flwr, "status", lambda self, run_id: ("finished:completed", ""))
     home = tmp_path / "home"
-    said = the_error(run(home=home))
-    assert said.startswith(f"the run has completed, but it is not in {home}: the local SuperLink")
-    assert "stop it, or give --run-dir" in said
+    error = the_error(run(home=home))
+    assert error.startswith(f"the run has completed, but it is not in {home}: the local SuperLink")
+    assert "stop it, or give --run-dir" in error
 
 
 def test_a_run_whose_log_ends_before_it_has_not_failed(
@@ -170,7 +170,7 @@ def test_a_run_whose_log_ends_before_it_has_not_failed(
     )
     monkeypatch.setattr(Flwr, "status", lambda self, run_id: ("running", ""))
     monkeypatch.setattr(ending, "_SETTLE_SECONDS", 0.1)
-    said = the_error(run("--run-dir", str(home)))
-    assert said.startswith("Flower's log ended, but run 7 may go on: Flower says 'running'; `flwr")
-    assert "`flwr stop 7` ends it" in said
-    assert "resume" not in said
+    error = the_error(run("--run-dir", str(home)))
+    assert error.startswith("Flower's log ended, but run 7 may go on: Flower says 'running'; `flwr")
+    assert "`flwr stop 7` ends it" in error
+    assert "resume" not in error

@@ -17,9 +17,9 @@ from flwr_splitmix.runs.flower_run import LOG, note_flower_run
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    made = Run.create({}, name="psl", home=tmp_path)
-    note_flower_run(made, 7)
-    return made
+    psl_run = Run.create({}, name="psl", home=tmp_path)
+    note_flower_run(psl_run, 7)
+    return psl_run
 
 
 def test_the_log_moves_to_the_run_while_it_is_written(run: Run, tmp_path: Path) -> None:

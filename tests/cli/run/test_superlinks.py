@@ -71,10 +71,10 @@ def test_splitmix_run_does_not_run_in_it(
     environment, port = other
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
     monkeypatch.setenv("FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", str(port))
-    done = CliRunner().invoke(app, ["run", str(APPS / "vision"), "--nodes", "2"])
-    assert done.exit_code == 1
-    assert "is of another environment" in done.stderr
-    assert str(environment.resolve()) in done.stderr
+    result = CliRunner().invoke(app, ["run", str(APPS / "vision"), "--nodes", "2"])
+    assert result.exit_code == 1
+    assert "is of another environment" in result.stderr
+    assert str(environment.resolve()) in result.stderr
     assert not (tmp_path / "flwr").exists(), "flwr was started"
 
 
@@ -111,8 +111,8 @@ def test_one_whose_folder_was_removed_is_found_out(
     finally:
         process.terminate()
         process.wait()
-    said = f"(process {process.pid}) was started in {folder}, which is no longer there"
-    assert said in str(caught.value)
+    message = f"(process {process.pid}) was started in {folder}, which is no longer there"
+    assert message in str(caught.value)
     assert f"(kill {process.pid}){remedy} where you are now" in str(caught.value)
 
 
@@ -138,9 +138,9 @@ def test_a_command_in_a_folder_that_was_removed_says_so(
     monkeypatch.setenv("FLWR_LOCAL_CONTROL_API_PORT", str(free_port()))
     monkeypatch.chdir(gone)
     gone.rmdir()
-    done = CliRunner().invoke(app, ["run", str(APPS / "vision"), "--nodes", "2"])
-    assert done.exit_code == 1
-    assert done.stderr == "the folder that you are in has been removed; change to another one\n"
+    result = CliRunner().invoke(app, ["run", str(APPS / "vision"), "--nodes", "2"])
+    assert result.exit_code == 1
+    assert result.stderr == "the folder that you are in has been removed; change to another one\n"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_connection_is_read_from_flwrs_configuration(
 
 
 @pytest.mark.parametrize(
-    ("described", "port", "said"),
+    ("described", "port", "message"),
     [
         ('superlink = "x"', "", "has superlink = 'x'; it must be a table, [superlink]"),
         ('[superlink]\ndefault = "a"\na = "127.0.0.1:9093"', "",
@@ -181,12 +181,12 @@ def test_a_connection_is_read_from_flwrs_configuration(
     ],
 )  # fmt: skip
 def test_wrong_settings_of_flwr_are_a_sentence(
-    described: str, port: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    described: str, port: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     monkeypatch.setenv("FLWR_LOCAL_CONTROL_API_PORT", port)
     (tmp_path / "config.toml").write_text(described, encoding="utf-8")
-    done = CliRunner().invoke(app, ["run", str(APPS / "vision"), "--nodes", "2"])
-    assert done.exit_code == 1
-    assert said in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    result = CliRunner().invoke(app, ["run", str(APPS / "vision"), "--nodes", "2"])
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1

@@ -99,8 +99,8 @@ def ended(command: subprocess.Popen[str]) -> tuple[int, str]:
     """Return the command's exit status and standard error."""
     assert command.stderr is not None
     with command.stderr as stderr:
-        said = stderr.read()
-    return command.wait(), said
+        errors = stderr.read()
+    return command.wait(), errors
 
 
 def stops(home: Path) -> int:
@@ -172,10 +172,10 @@ def test_when_its_terminal_is_gone_it_is_stopped(times: int, tmp_path: Path) -> 
         for _ in range(times):
             command.send_signal(signal.SIGHUP)
             time.sleep(0.1)  # two at once are one
-        status, said = ended(command)
+        status, errors = ended(command)
     # The second one may come when all is done, and end what ends anyway.
     assert status in {1: (130,), 2: (130, -signal.SIGHUP)}[times]
-    assert said == stopped(tmp_path)
+    assert errors == stopped(tmp_path)
     assert stops(tmp_path) == 1
 
 
@@ -188,10 +188,10 @@ def test_in_a_terminal_that_is_closed_it_is_stopped(tmp_path: Path) -> None:
     while b"has started" not in shown:
         shown += os.read(ours, 1000)
     os.close(ours)
-    status, said = ended(command)
+    status, errors = ended(command)
     assert status == 130
-    assert said.endswith(stopped(tmp_path))
-    assert "Traceback" not in said
+    assert errors.endswith(stopped(tmp_path))
+    assert "Traceback" not in errors
     assert stops(tmp_path) == 1
 
 
@@ -208,14 +208,14 @@ def test_behind_nohup_it_goes_on_when_its_terminal_is_gone(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"), [("disk", "[Errno 28] No space left on device: 'x.log'; "), ("bug", "")]
+    ("fault", "reason"), [("disk", "[Errno 28] No space left on device: 'x.log'; "), ("bug", "")]
 )
 def test_an_error_of_following_it_says_that_it_may_go_on(
-    fault: str, said: str, tmp_path: Path
+    fault: str, reason: str, tmp_path: Path
 ) -> None:
     with open(os.devnull, "w") as nothing:
-        status, told = ended(started(tmp_path, nothing.fileno(), fault))
+        status, errors = ended(started(tmp_path, nothing.fileno(), fault))
     assert status == 1
-    first, *more = told.splitlines()
-    assert first == f"{said}run 7 may go on; `flwr stop 7` ends it"
-    assert ("ZeroDivisionError" in told) == bool(more) == (fault == "bug")
+    first, *more = errors.splitlines()
+    assert first == f"{reason}run 7 may go on; `flwr stop 7` ends it"
+    assert ("ZeroDivisionError" in errors) == bool(more) == (fault == "bug")
