@@ -70,13 +70,14 @@ def check_app(
         report.remarks.append(remark)
     if project.kind != "own" and values.get("resume"):
         try:
-            given = read_overrides(run_config, here, project.kind)
-            values = _of_resumed(values, given, report.remarks)
+            overrides = read_overrides(run_config, here, project.kind)
+            values = _of_resumed(values, overrides, report.remarks)
         except RunError as error:
             report.problems.append(f"resume is {values['resume']!r}, but {error}")
             values = {**values, "resume": ""}
     elif project.kind != "own":
-        _check_new_run(values, report, here=not any_nodes)  # else `splitmix run` has looked itself
+        # With any_nodes, `splitmix run` has looked itself.
+        _check_new_run(values, report, runs_here=not any_nodes)
     with _collected(report.remarks):
         _check_of(project.kind)(Checks(project, values, report, setting))
     if nodes is None and "clients" in report.facts:
@@ -84,19 +85,19 @@ def check_app(
     return report
 
 
-def _check_new_run(values: Mapping[str, Any], report: Report, *, here: bool) -> None:
-    """Check a new run's label and, if it is written `here`, its directory."""
+def _check_new_run(values: Mapping[str, Any], report: Report, *, runs_here: bool) -> None:
+    """Check a new run's label and, if its ServerApp `runs_here`, its directory."""
     try:
         check_label(values.get("label"))
     except RunError as error:
         report.problems.append(f"run-config: {error}")
     run_dir = values.get("run-dir") or None
-    if here and isinstance(run_dir, str | None):  # the app's own check tells of others
+    if runs_here and isinstance(run_dir, str | None):  # the app's own check tells of others
         _check_run_directory(run_dir, report)
 
 
 def _of_resumed(
-    values: Mapping[str, Any], given: Mapping[str, Any], remarks: list[str]
+    values: Mapping[str, Any], overrides: Mapping[str, Any], remarks: list[str]
 ) -> dict[str, Any]:
     """Return the configuration that a resumed run would have; ignored keys become remarks.
 
@@ -106,12 +107,12 @@ def _of_resumed(
         If there is no such run, it is in progress, or it has finished.
     """
     resumed = Run.open(str(values["resume"]), home=values.get("run-dir"))
-    check_goes_on(resumed, given)
-    if remark := remark_on_kept(resumed.config, values, given):
+    check_goes_on(resumed, overrides)
+    if remark := remark_on_kept(resumed.config, values, overrides):
         remarks.append(remark)
     with _collected(remarks):
-        own = continued({**values, **resumed.config}, given, resumed.id)
-    return {**own, **{key: values[key] for key in ABOUT_RESUMING if key in values}}
+        config = continued({**values, **resumed.config}, overrides, resumed.id)
+    return {**config, **{key: values[key] for key in ABOUT_RESUMING if key in values}}
 
 
 def _check_of(kind: Kind) -> AppCheck:
@@ -161,8 +162,8 @@ def _check_run_directory(chosen: str | None, report: Report) -> None:
     except RunError as error:
         report.remarks.append(f"run-dir is {chosen!r}, but {error}")
         return
-    there = next((place for place in (runs, *runs.parents) if os.path.exists(place)), runs)
-    if not (os.path.isdir(there) and os.access(there, os.W_OK)):
+    existing = next((place for place in (runs, *runs.parents) if os.path.exists(place)), runs)
+    if not (os.path.isdir(existing) and os.access(existing, os.W_OK)):
         report.remarks.append(
             f"runs would be written to {runs}, which is not possible on this machine; if the "
             "ServerApp runs here, choose another run-dir"

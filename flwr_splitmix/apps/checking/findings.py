@@ -130,8 +130,8 @@ def check_link(config: AppConfig, report: Report) -> None:
     if not isinstance(link, AutoLink):
         _warn_if_private(link)
         return
-    made = {"in a simulation": ray_link, "on SuperNodes": stream_link}
-    for where, make in made.items():
+    makers = {"in a simulation": ray_link, "on SuperNodes": stream_link}
+    for where, make in makers.items():
         try:
             _warn_if_private(make(config, None))
         except LinkError as error:
@@ -177,9 +177,9 @@ def remark_memory(report: Report, numbers: int, remedy: str) -> None:
     remedy
         The keys that make them smaller.
     """
-    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if 4 * numbers > here:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if 4 * numbers > memory:
         report.remarks.append(
             f"a step's smashed data alone take {gib(4 * numbers)} at the server, and this machine "
-            f"has {gib(here)}; {remedy} needs less"
+            f"has {gib(memory)}; {remedy} needs less"
         )

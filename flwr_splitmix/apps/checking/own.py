@@ -112,8 +112,8 @@ def _remark_one_client(module: ModuleType, report: Report) -> None:
 
     Which strategy a run uses, and how it is made, is unknown until it runs.
     """
-    there = [kind.__name__ for kind in vars(module).values() if isinstance(kind, type)]
-    for name in sorted(set(there).intersection(STRATEGIES)):
+    class_names = [kind.__name__ for kind in vars(module).values() if isinstance(kind, type)]
+    for name in sorted(set(class_names).intersection(STRATEGIES)):
         noise = {"noise": GaussianNoise(sigma_s=1.0, sigma_y=1.0)}
         needed = STRATEGIES[name].needs_noise
         least = trial_strategy(name, noise if needed else {}).min_nodes

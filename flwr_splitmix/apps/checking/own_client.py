@@ -31,9 +31,9 @@ _MOST_TRIED = 16
 class _MissingKeyError(KeyError):
     """A key that a configuration does not have; its text names those that it has."""
 
-    def __init__(self, key: str, there: Collection[str], config: str) -> None:
-        listed = ", ".join(map(repr, there)) or "none"
-        self.meant = get_close_matches(key, there, 1, 0.8)
+    def __init__(self, key: str, keys: Collection[str], config: str) -> None:
+        listed = ", ".join(map(repr, keys)) or "none"
+        self.meant = get_close_matches(key, keys, 1, 0.8)
         self.of_node = config == "node_config"
         super().__init__(f"context.{config} has no key {key!r}; its keys are: {listed}")
 
@@ -218,8 +218,8 @@ def _wrong_output(smashed: Any, inputs: Tensor) -> str | None:
     if not smashed.is_floating_point():
         return f"{smashed.dtype}; needed is torch.float32, the type of the upper segment"
     if not bool(smashed.isfinite().all()):
-        given = inputs.is_floating_point() and not bool(inputs.isfinite().all())
-        cause = "; the inputs have such, too: mend the data" if given else ""
+        inputs_not_finite = inputs.is_floating_point() and not bool(inputs.isfinite().all())
+        cause = "; the inputs have such, too: mend the data" if inputs_not_finite else ""
         return f"NaN or infinite numbers, which the server refuses{cause}"
     if float(smashed.detach().abs().max()) > LARGEST:
         return f"numbers beyond {LARGEST:g}, which the server refuses; normalise the inputs"

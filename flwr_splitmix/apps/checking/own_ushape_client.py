@@ -39,19 +39,19 @@ def look_at_ends(client: UShapeClient, example: Example, report: Report) -> None
     batch of test data is scored, too. What goes wrong there is a remark: a strategy need not
     evaluate.
     """
-    sent: Sent | None = None
+    upload: Sent | None = None
     with _told("the head", report.problems):
         batch = MaskedBatch.of(example, client.device)
         client.ends.width(batch, own_masks=client.hiding.own_masks)
-        sent = _messages(client, batch)
-    if sent is None or not _passes_server(client, sent, report):
+        upload = _messages(client, batch)
+    if upload is None or not _passes_server(client, upload, report):
         return
-    own = client.own_loss or client.scores is not TextScores
+    has_own_scoring = client.own_loss or client.scores is not TextScores
     learned = "loss, or the tail in it," if client.own_loss else "the tail"
     with _told(learned, report.problems):
-        client.in_flight(sent).decode(sent.messages)
+        client.in_flight(upload).decode(upload.messages)
         report.facts["tail"] = f"{_parameters(client.tail)} parameters"
-    if not report.ok or not own:
+    if not report.ok or not has_own_scoring:
         return
     for kind, data in client.tests.items():
         size = 0 if data is None else min(len(data), client.batches.size)  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def look_at_ends(client: UShapeClient, example: Example, report: Report) -> None
 
 
 @contextmanager
-def _told(what: str, findings: list[str], begin: str = "") -> Iterator[None]:
+def _told(subject: str, findings: list[str], begin: str = "") -> Iterator[None]:
     """Add an error to the findings: a foreseen one as it is, another with what raised it."""
     try:
         yield
@@ -73,29 +73,29 @@ def _told(what: str, findings: list[str], begin: str = "") -> Iterator[None]:
     except ForeseenError as error:
         findings.append(f"{begin}{own_sentence(error)}")
     except FAULTS as error:  # a user's code may raise anything
-        findings.append(f"{what} raised {cause(error, 300)}")
+        findings.append(f"{subject} raised {cause(error, 300)}")
 
 
 def _messages(client: UShapeClient, batch: MaskedBatch) -> Sent:
     """Begin a round, and return what a step sends of a batch."""
     client.attach(_ORDER, None)
     client.segments.train()
-    sent = checked_sent(client.hiding.obfuscate(batch))
+    upload = checked_sent(client.hiding.obfuscate(batch))
     check_finite(
-        "head", client.head, batch.inputs, *(message.detach() for message in sent.messages)
+        "head", client.head, batch.inputs, *(message.detach() for message in upload.messages)
     )
-    return sent
+    return upload
 
 
-def _passes_server(client: UShapeClient, sent: Sent, report: Report) -> bool:
+def _passes_server(client: UShapeClient, upload: Sent, report: Report) -> bool:
     """Report what a server would not take, and the size of the messages."""
-    message, learns = sent.messages[0], [p for p in client.head.parameters() if p.requires_grad]
+    message, learns = upload.messages[0], [p for p in client.head.parameters() if p.requires_grad]
     examples, tokens, width = message.shape
     wrong = ""
-    if sent.mask.shape[:1] != (examples,) or sent.mask.shape[1:] not in ((1,), (tokens,)):
+    if upload.mask.shape[:1] != (examples,) or upload.mask.shape[1:] not in ((1,), (tokens,)):
         wrong = (
-            f"messages are {tuple(message.shape)} and their mask {tuple(sent.mask.shape)}; needed "
-            "are (examples, tokens, width) and (examples, tokens), or (examples, 1)"
+            f"messages are {tuple(message.shape)} and their mask {tuple(upload.mask.shape)}; "
+            "needed are (examples, tokens, width) and (examples, tokens), or (examples, 1)"
         )
     elif not message.is_floating_point():
         wrong = f"the head returns {message.dtype}; needed is torch.float32, the trunk's type"
@@ -104,7 +104,7 @@ def _passes_server(client: UShapeClient, sent: Sent, report: Report) -> bool:
             f"the head returns numbers beyond {LARGEST:g}, which the server refuses; normalise the "
             "inputs"
         )
-    elif learns and not any(each.requires_grad for each in sent.messages):
+    elif learns and not any(each.requires_grad for each in upload.messages):
         wrong = (
             "the head returns data without a gradient, though it has parameters to train; remove "
             "detach() or no_grad() from its forward, or freeze it with requires_grad_(False)"
@@ -128,15 +128,19 @@ def _passes_server(client: UShapeClient, sent: Sent, report: Report) -> bool:
 @torch.no_grad()
 def _score(client: UShapeClient, batch: MaskedBatch) -> None:
     """Score a batch of test examples; raises what an evaluation would."""
-    scores, own = client.scores(), client.scores is not TextScores
+    scores, has_own_scores = client.scores(), client.scores is not TextScores
     client.segments.eval()
     first = scores.begin(batch)
     client.ends.width(first, own_masks=client.hiding.own_masks)  # it names what does not fit
-    sent = checked_sent(client.hiding.obfuscate(first))
-    hidden = checked_hidden(client.hiding.recover(sent.messages, sent), client.hiding.side.width)
-    logits: object = client.hiding.logits(hidden, sent)
-    logits = checked_logits(logits, len(first.inputs), own_scores=own)
-    if scores.add(logits, sent.batch) is not None or not own:  # a text is generated by many steps
+    upload = checked_sent(client.hiding.obfuscate(first))
+    hidden = checked_hidden(
+        client.hiding.recover(upload.messages, upload), client.hiding.side.width
+    )
+    logits: object = client.hiding.logits(hidden, upload)
+    logits = checked_logits(logits, len(first.inputs), own_scores=has_own_scores)
+    if (
+        scores.add(logits, upload.batch) is not None or not has_own_scores
+    ):  # a text is generated by many steps
         return
     examples = len(batch.inputs)
     check_counted(scores.examples, examples, f"it was given {examples}")

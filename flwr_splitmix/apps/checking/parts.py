@@ -49,9 +49,9 @@ class Checks:
         try:
             part(*args, **kwargs)
         except (*REJECTED, OSError) as error:
-            said = " ".join(str(error).split())
-            if said not in self.report.problems:
-                self.report.problems.append(said)
+            problem = " ".join(str(error).split())
+            if problem not in self.report.problems:
+                self.report.problems.append(problem)
             return False
         return True
 

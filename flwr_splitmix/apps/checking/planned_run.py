@@ -169,13 +169,13 @@ class PlannedRun:
         """By client, int64 (clients,): the most steps of a round that it is in."""
         if not self.draws or self.steps_per_round:
             return np.full(len(self.sizes), self._steps_of(self._mean_batches(self.sizes)))
-        own = np.asarray(self.sizes) // self.batch_size
-        order = np.argsort(-own, kind="stable")
+        full_batches = np.asarray(self.sizes) // self.batch_size
+        order = np.argsort(-full_batches, kind="stable")
         place = np.argsort(order, kind="stable")
-        sums = np.concatenate([[0], np.cumsum(own[order])])
+        sums = np.concatenate([[0], np.cumsum(full_batches[order])])
         means = [
             # With the n - 1 others that have most, unless it is among the n that have most itself.
-            np.where(place < n, sums[n], own + sums[n - 1]) / n
+            np.where(place < n, sums[n], full_batches + sums[n - 1]) / n
             for n in self._numbers
         ]
         batches = np.maximum(np.rint(np.max(means, axis=0)), 1).astype(np.int64)

@@ -18,13 +18,13 @@ def lost_cluster() -> str:
     `RAY_ADDRESS` names it, or a file to which `ray start` writes its address, and which stays if
     the cluster ends without `ray stop`.
     """
-    given = os.environ.get("RAY_ADDRESS", "")
-    if given not in ("", "auto"):  # Ray then does not read the file
-        if _answers(given.removeprefix("ray://")):
+    ray_address = os.environ.get("RAY_ADDRESS", "")
+    if ray_address not in ("", "auto"):  # Ray then does not read the file
+        if _answers(ray_address.removeprefix("ray://")):
             return ""
         return (
-            f"RAY_ADDRESS names a Ray cluster at {one_line(given)}, where nothing answers, and a "
-            "simulation that a SuperLink starts with it would wait for it without end: unset it, "
+            f"RAY_ADDRESS names a Ray cluster at {one_line(ray_address)}, where nothing answers, and "
+            "a simulation that a SuperLink starts with it would wait for it without end: unset it, "
             "or start the cluster"
         )
     file = _ray_folder() / "ray_current_cluster"

@@ -21,38 +21,44 @@ _WHERE = {
 """Keys that may change from start to start: who waits how long, and where the server is."""
 
 
-def continued(own: Mapping[str, Any], given: Mapping[str, Any], run_id: str) -> dict[str, Any]:
+def continued(
+    previous: Mapping[str, Any], overrides: Mapping[str, Any], run_id: str
+) -> dict[str, Any]:
     """Return the configuration of a continued run; ignored keys are logged.
 
     Parameters
     ----------
-    own
+    previous
         Configuration of the run so far.
-    given
+    overrides
         Keys given for the continuation; all are ignored except a greater number of rounds, time
         limits, addresses and certificates.
     run_id
         Id of the run, for the log.
     """
-    config = dict(own)
+    config = dict(previous)
     ignored = [
         key
-        for key, value in given.items()
-        if key not in ABOUT_RESUMING and (key not in own or own[key] != value)
+        for key, value in overrides.items()
+        if key not in ABOUT_RESUMING and (key not in previous or previous[key] != value)
     ]
-    if ROUNDS in ignored and _extends(own.get(ROUNDS), given[ROUNDS]):
+    if ROUNDS in ignored and _extends(previous.get(ROUNDS), overrides[ROUNDS]):
         ignored.remove(ROUNDS)
-        config[ROUNDS] = given[ROUNDS]
-        log.info("run %s goes on to round %d, behind its %d", run_id, config[ROUNDS], own[ROUNDS])
-    elif ROUNDS in ignored and type(given[ROUNDS]) is not int:
+        config[ROUNDS] = overrides[ROUNDS]
+        log.info(
+            "run %s goes on to round %d, behind its %d", run_id, config[ROUNDS], previous[ROUNDS]
+        )
+    elif ROUNDS in ignored and type(overrides[ROUNDS]) is not int:
         ignored.remove(ROUNDS)
-        config[ROUNDS] = given[ROUNDS]  # which is refused when it is read
+        config[ROUNDS] = overrides[ROUNDS]  # which is refused when it is read
     moved = [key for key in ignored if key in _WHERE]
     if moved:
-        config |= {key: given[key] for key in moved}
+        config |= {key: overrides[key] for key in moved}
         log.info("run %s goes on with another %s", run_id, ", ".join(moved))
     if ignored := [key for key in ignored if key not in moved]:
-        named = ", ".join(f"{key} is {own.get(key)!r}, not {given[key]!r}" for key in ignored)
+        named = ", ".join(
+            f"{key} is {previous.get(key)!r}, not {overrides[key]!r}" for key in ignored
+        )
         log.warning(
             "run %s is continued as it was started, and ignores what is given now: %s. Only "
             "num-server-rounds may be raised, and time limits, addresses and certificates changed",
@@ -62,12 +68,12 @@ def continued(own: Mapping[str, Any], given: Mapping[str, Any], run_id: str) -> 
     return config
 
 
-def check_goes_on(run: Run, given: Mapping[str, Any]) -> None:
+def check_goes_on(run: Run, overrides: Mapping[str, Any]) -> None:
     """Check that there is something to continue.
 
     Parameters
     ----------
-    given
+    overrides
         Keys given for the continuation, as for `continued`.
 
     Raises
@@ -77,8 +83,8 @@ def check_goes_on(run: Run, given: Mapping[str, Any]) -> None:
     """
     run.check_free()
     rounds = run.config.get(ROUNDS)
-    if _extends(rounds, given.get(ROUNDS)):
-        rounds = given[ROUNDS]
+    if _extends(rounds, overrides.get(ROUNDS)):
+        rounds = overrides[ROUNDS]
     last = run.rows[-1]["round"] if run.rows else 0
     if run.status == "finished" and type(rounds) is int and last >= rounds:
         raise RunError(
@@ -88,28 +94,31 @@ def check_goes_on(run: Run, given: Mapping[str, Any]) -> None:
 
 
 def remark_on_kept(
-    own: Mapping[str, Any], values: Mapping[str, Any], given: Mapping[str, Any]
+    previous: Mapping[str, Any], values: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> str:
     """Return a remark on the app's values that a continued run does not take; "" if there are none.
 
     Parameters
     ----------
-    own
+    previous
         Configuration of the run so far.
     values
         Whole run configuration now: that of `pyproject.toml`, with the given keys.
-    given
+    overrides
         Keys given for the continuation; `continued` tells of these.
     """
-    kept = ", ".join(
-        f"{key} is {own[key]!r} (there {value!r})"
+    differences = ", ".join(
+        f"{key} is {previous[key]!r} (there {value!r})"
         for key, value in values.items()
-        if key not in ABOUT_RESUMING and key not in given and key in own and own[key] != value
+        if key not in ABOUT_RESUMING
+        and key not in overrides
+        and key in previous
+        and previous[key] != value
     )
-    if not kept:
+    if not differences:
         return ""
-    return f"the run goes on with its own configuration, not with that of pyproject.toml: {kept}"
+    return f"the run goes on with its own configuration, not with that of pyproject.toml: {differences}"
 
 
-def _extends(asked: Any, given: Any) -> bool:
-    return type(asked) is int and type(given) is int and given > asked
+def _extends(rounds: Any, new_rounds: Any) -> bool:
+    return type(rounds) is int and type(new_rounds) is int and new_rounds > rounds

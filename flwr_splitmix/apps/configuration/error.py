@@ -13,9 +13,9 @@ class ConfigError(ValueError):
     """The run configuration is wrong; the message names the key, its value and allowed values."""
 
 
-def unknown_key(key: str, known: Iterable[str]) -> str:
+def unknown_key(key: str, allowed_keys: Iterable[str]) -> str:
     """Return the message that a key is unknown, with the keys that may have been meant."""
-    names = list(known)
+    names = list(allowed_keys)
     alike = close_to(key, names)
     if alike:
         return f"run-config has an unknown key {key!r}; did you mean {either(alike)}?"
@@ -38,20 +38,20 @@ def with_key_names(text: str, keys: Iterable[str]) -> str:
     return re.sub(r"\w+", lambda word: arguments.get(word[0], word[0]), text)
 
 
-def sentence_of(error: Any, known: Iterable[str]) -> str:
+def sentence_of(error: Any, allowed_keys: Iterable[str]) -> str:
     """Return one of pydantic's errors (`ErrorDetails`) as a sentence.
 
     Parameters
     ----------
-    known
+    allowed_keys
         The allowed keys.
     """
     key = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        return unknown_key(key, known)
+        return unknown_key(key, allowed_keys)
     if error["type"] == "missing":
         return f"run-config lacks {key!r}"
-    message = with_key_names(error["msg"].removeprefix("Value error, "), known)
+    message = with_key_names(error["msg"].removeprefix("Value error, "), allowed_keys)
     if not key:
         return f"run-config: {message}"
     return f"run-config: {key} is {error['input']!r}; {message[:1].lower()}{message[1:]}"

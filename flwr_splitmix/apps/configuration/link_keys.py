@@ -27,8 +27,8 @@ def check_link_keys(address: str, advertised: str, *, certificate: str, key: str
     pair = {"ssl-certfile": certificate, "ssl-keyfile": key}
     missing = [name for name, path in pair.items() if not path]
     if len(missing) == 1:
-        (given,) = pair.keys() - missing
+        (present,) = pair.keys() - missing
         raise ValueError(
-            f"{given} is {pair[given]!r}, but {missing[0]} is ''; a certificate and its key go "
+            f"{present} is {pair[present]!r}, but {missing[0]} is ''; a certificate and its key go "
             "together: set both, or neither"
         )

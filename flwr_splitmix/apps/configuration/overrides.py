@@ -29,7 +29,7 @@ _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
 """A pair key=value, as Flower parses `--run-config`."""
 
 
-def read_overrides(texts: Sequence[str], here: Path, kind: Kind) -> dict[str, Any]:
+def read_overrides(texts: Sequence[str], directory: Path, kind: Kind) -> dict[str, Any]:
     """Read the values of `--run-config`: pairs "key=value ...", or TOML files.
 
     Pairs may change what a file before them has; otherwise each key is given once.
@@ -38,7 +38,7 @@ def read_overrides(texts: Sequence[str], here: Path, kind: Kind) -> dict[str, An
     ----------
     texts
         Texts given as `--run-config`.
-    here
+    directory
         Working directory of the command; relative paths that exist in it become absolute.
     kind
         The app's kind, which decides what "model" is; see `absolute`.
@@ -49,11 +49,11 @@ def read_overrides(texts: Sequence[str], here: Path, kind: Kind) -> dict[str, An
         With one sentence for each value that cannot be read, and each key that is given twice.
     """
     values: dict[str, Any] = {}
-    said: set[str] = set()  # keys of pairs
+    pair_keys: set[str] = set()
     problems: list[str] = []
     for text in texts:
         if text.endswith(".toml") and "=" not in text:
-            of_file = _of_file(here / Path(text).expanduser())
+            of_file = _of_file(directory / Path(text).expanduser())
             problems += [
                 f"{key} is {value!r:.80} in {text}; {_ALLOWED}"
                 for key, value in of_file.items()
@@ -72,10 +72,10 @@ def read_overrides(texts: Sequence[str], here: Path, kind: Kind) -> dict[str, An
                 problems.append(_stray(stray, match[0]))
             end = match.end()
             key, written = match[1], match[2]
-            if key in said:
+            if key in pair_keys:
                 problems.append(f"--run-config has {key} twice; write it once")
                 continue
-            said.add(key)
+            pair_keys.add(key)
             try:
                 values[key] = _value(key, written)
             except ConfigError as error:
@@ -84,10 +84,10 @@ def read_overrides(texts: Sequence[str], here: Path, kind: Kind) -> dict[str, An
             problems.append(_stray(stray, ""))
     if problems:
         raise ConfigError("; ".join(problems))
-    return {key: absolute(key, value, here, kind) for key, value in values.items()}
+    return {key: absolute(key, value, directory, kind) for key, value in values.items()}
 
 
-def absolute(key: str, value: Any, here: Path, kind: Kind) -> Any:
+def absolute(key: str, value: Any, directory: Path, kind: Kind) -> Any:
     """Return the value of a key, with an existing relative path as an absolute one.
 
     An app does not run in the user's working directory. "model" is a path in the language app, and
@@ -101,7 +101,11 @@ def absolute(key: str, value: Any, here: Path, kind: Kind) -> Any:
     path = Path(value)
     if path.is_absolute() or value.startswith("~"):
         return value
-    return str((here / path).resolve()) if key == "run-dir" or (here / path).exists() else value
+    return (
+        str((directory / path).resolve())
+        if key == "run-dir" or (directory / path).exists()
+        else value
+    )
 
 
 def _of_file(path: Path) -> dict[str, Any]:
@@ -159,7 +163,7 @@ def _as_toml(written: str) -> str | None:
     return None
 
 
-def run_values(project: Project, texts: Sequence[str], here: Path) -> dict[str, Any]:
+def run_values(project: Project, texts: Sequence[str], directory: Path) -> dict[str, Any]:
     """Return the run configuration: the app's own, with the user's changes.
 
     Raises
@@ -167,7 +171,7 @@ def run_values(project: Project, texts: Sequence[str], here: Path) -> dict[str, 
     ConfigError
         If a value cannot be read, or the app has no such key.
     """
-    changed = read_overrides(texts, here, project.kind)
+    changed = read_overrides(texts, directory, project.kind)
     unknown = [key for key in changed if key not in project.config]
     if unknown:
         raise ConfigError("; ".join(unknown_key(key, project.config) for key in unknown))

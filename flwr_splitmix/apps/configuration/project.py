@@ -120,8 +120,8 @@ def _check_for_flower(
             ("tool.flwr.app", app, "flwr-version-target", '"1.32.0"'),
             ("project", project, "license", '{ file = "LICENSE" }'),
         ]
-    for table, held, key, example in needed:
-        if key not in held:
+    for table, entries, key, example in needed:
+        if key not in entries:
             raise ConfigError(
                 f"{file} has no {key} in [{table}], without which Flower runs no app; write there "
                 f"{key} = {example}"

@@ -125,20 +125,22 @@ class AppConfig(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            known = [key_of(name) for name in cls.model_fields]
-            said = [sentence_of(wrong, known) for wrong in error.errors()]
-            more = [f"and {len(said) - _MOST_SAID} more"] if len(said) > _MOST_SAID else []
-            raise ConfigError("; ".join([*said[:_MOST_SAID], *more])) from None
+            keys = [key_of(name) for name in cls.model_fields]
+            sentences = [sentence_of(wrong, keys) for wrong in error.errors()]
+            more = (
+                [f"and {len(sentences) - _MOST_SAID} more"] if len(sentences) > _MOST_SAID else []
+            )
+            raise ConfigError("; ".join([*sentences[:_MOST_SAID], *more])) from None
 
     @classmethod
     def of_run(
-        cls, values: Mapping[str, Any], given: Mapping[str, Any] | None = None
+        cls, values: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
     ) -> tuple[Self, Run | None]:
         """Check a run configuration, and open the run that it continues.
 
         Parameters
         ----------
-        given
+        overrides
             Those of `values` that are known to be set by the user: of a continued run they can
             raise the number of rounds, and change addresses, certificates and time limits; the
             others are logged as ignored.
@@ -165,10 +167,10 @@ class AppConfig(BaseModel):
             )
         # A run of an earlier version lacks newer keys: their present values are used, also by the
         # clients, which receive the run's configuration.
-        own = {**values, **resumed.config}
-        effective = continued(own, given or {}, resumed.id)
+        previous = {**values, **resumed.config}
+        effective = continued(previous, overrides or {}, resumed.id)
         # The rounds are raised when the run begins.
-        resumed.config_file.reconcile({**effective, ROUNDS: own[ROUNDS]})
+        resumed.config_file.reconcile({**effective, ROUNDS: previous[ROUNDS]})
         return cls.read(effective), resumed
 
     @property
@@ -232,8 +234,8 @@ class AppConfig(BaseModel):
         """Refuse what would else be converted: true to 1, and '32' to 32."""
         kind = cls.model_fields[info.field_name or ""].annotation
         if kind in (int, float) and isinstance(value, (bool, str)):
-            asked = "an integer" if kind is int else "a number"
-            raise ValueError(f"it must be {asked}, written without quotes")
+            expected = "an integer" if kind is int else "a number"
+            raise ValueError(f"it must be {expected}, written without quotes")
         return value
 
     @field_validator("tracker")

@@ -71,7 +71,7 @@ class Division:
         )
 
 
-def division_of(run: Run, kept: Checkpoint) -> Division:
+def division_of(run: Run, checkpoint: Checkpoint) -> Division:
     """Return how a run's data were divided, as its checkpoint says.
 
     Raises
@@ -79,18 +79,18 @@ def division_of(run: Run, kept: Checkpoint) -> Division:
     RunError
         If no client finished a round.
     """
-    finished = sorted(int(client) for client in kept.meta["trained"])
+    finished = sorted(int(client) for client in checkpoint.meta["trained"])
     if not finished:
         raise RunError(f"run {run.id}: no client finished a round; there is nothing to attack")
-    said = kept.meta.get("partitions", {})
-    return Division(finished, {int(client): int(parts) for client, parts in said.items()})
+    partitions = checkpoint.meta.get("partitions", {})
+    return Division(finished, {int(client): int(parts) for client, parts in partitions.items()})
 
 
-def results_of(run: Run, kept: Checkpoint) -> dict[str, Any]:
+def results_of(run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
     """Return what is said of a run beside what attacks find, for `Attacked.summary`."""
     return {
         "accuracy": (run.summary or {}).get("top1"),
-        "rounds": kept.round,
+        "rounds": checkpoint.round,
         "uplink_bytes": sum(row["uplink_bytes"] or 0 for row in run.rows),
     }
 

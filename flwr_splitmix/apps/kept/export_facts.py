@@ -18,28 +18,28 @@ from flwr_splitmix.runs.epsilon import counts_mixtures, epsilon_facts
 
 def parts_of(meta: Mapping[str, Any]) -> int:
     """Return into how many parts the data were divided, as nodes said; else how many trained."""
-    said = set(meta.get("partitions", {}).values()) - {0}
-    return said.pop() if len(said) == 1 else len(meta["trained"])
+    counts = set(meta.get("partitions", {}).values()) - {0}
+    return counts.pop() if len(counts) == 1 else len(meta["trained"])
 
 
 def facts_of(
-    run: Run, config: AppConfig, kept: Checkpoint, client: int | None, *, averaged: bool
+    run: Run, config: AppConfig, checkpoint: Checkpoint, client: int | None, *, averaged: bool
 ) -> dict[str, Any]:
     """Return the model card's facts about a run at a checkpoint, for either app."""
     values = config.model_dump(by_alias=True)
-    rows = [row for row in run.rows if row["round"] <= kept.round]
+    rows = [row for row in run.rows if row["round"] <= checkpoint.round]
     measured = [row for row in rows if row["accuracy"] is not None]
     return {
         "run": run.id,
-        "round": kept.round,
+        "round": checkpoint.round,
         "rounds": values["num-server-rounds"],
         "client": client,
         "model": _public_name(values["model"]),
         "strategy": values["strategy"],
         "dataset": _public_name(values["dataset"]),
         "partition": values["partition"],
-        "clients": len(kept.meta["trained"]),
-        "parts": parts_of(kept.meta),
+        "clients": len(checkpoint.meta["trained"]),
+        "parts": parts_of(checkpoint.meta),
         "seed": values["seed"],
         "averaged": averaged,
         "accuracy": None

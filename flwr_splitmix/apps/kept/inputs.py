@@ -15,7 +15,7 @@ _NAMED = 5
 
 
 def check_unchanged(
-    run: Run, dataset: str, recorded: Mapping[str, Any], now: Mapping[str, Any]
+    run: Run, dataset: str, recorded: Mapping[str, Any], present: Mapping[str, Any]
 ) -> None:
     """Check that the data are those that the run began with.
 
@@ -23,7 +23,7 @@ def check_unchanged(
     ----------
     dataset
         The key, for messages.
-    recorded, now
+    recorded, present
         What is recorded of the run's data, and the same of the data now: "classes", and other
         values that are plain.
 
@@ -33,25 +33,27 @@ def check_unchanged(
         If they differ, such as in the order of the classes, which numbers the labels.
     """
     for name, was in recorded.items():
-        if was == now[name]:
+        if was == present[name]:
             continue
-        differ = f"{name} is now {now[name]}, and was {was}"
+        differ = f"{name} is now {present[name]}, and was {was}"
         if name == "classes":
-            place, here, there = _difference(was, now[name])
-            differ = f"the classes from number {place} on are now {here}, and were {there}"
+            place, new_classes, old_classes = _difference(was, present[name])
+            differ = (
+                f"the classes from number {place} on are now {new_classes}, and were {old_classes}"
+            )
         raise RunError(
             f"run {run.id} began with other data: dataset is {dataset!r}, of which {differ}; "
             "restore the data as they were, or begin a new run (without resume)"
         )
 
 
-def _difference(was: Sequence[str], now: Sequence[str]) -> tuple[int, str, str]:
+def _difference(recorded: Sequence[str], present: Sequence[str]) -> tuple[int, str, str]:
     """Return the first place at which two lists differ, and what each has from there on."""
-    pairs = enumerate(zip_longest(was, now))
+    pairs = enumerate(zip_longest(recorded, present))
     place = next(place for place, (old, new) in pairs if old != new)
 
     def listed(names: Sequence[str]) -> str:
         more = ", ..." if len(names) > place + _NAMED else ""
         return ", ".join(map(repr, names[place : place + _NAMED])) + more or "none"
 
-    return place, listed(now), listed(was)
+    return place, listed(present), listed(recorded)

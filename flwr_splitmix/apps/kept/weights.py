@@ -18,13 +18,13 @@ from flwr_splitmix.words import listed
 
 
 def segment_weights(
-    run: Run, kept: Checkpoint, client: int | None, *, shared: bool, strategy: str, parts: str
+    run: Run, checkpoint: Checkpoint, client: int | None, *, shared: bool, strategy: str, parts: str
 ) -> dict[str, Tensor]:
     """Return the weights of the clients' side at a checkpoint, and what its layers measured.
 
     Parameters
     ----------
-    kept
+    checkpoint
         The checkpoint.
     client
         Client whose segment is returned; None for the shared one.
@@ -40,30 +40,30 @@ def segment_weights(
         a deployed node keeps it.
     """
     store = ClientStore(run.clients_dir)
-    if client is not None and (state := store.load(client, at_most=kept.round)) is not None:
+    if client is not None and (state := store.load(client, at_most=checkpoint.round)) is not None:
         return under("segment", state[1]) | under("buffer", state[1])
     if client is None and shared:
-        return lower_of(kept.tensors)
-    there = store.clients(at_most=kept.round)
+        return lower_of(checkpoint.tensors)
+    stored_clients = store.clients(at_most=checkpoint.round)
     missing = f"there is no state of {'any client' if client is None else f'client {client}'} here"
-    own = f"{strategy} leaves {parts} with their clients"
-    if not there and not shared:
-        said = (
-            f"{missing}: {own}, and the nodes of a deployment keep them in their state-dir. Of "
+    reason = f"{strategy} leaves {parts} with their clients"
+    if not stored_clients and not shared:
+        message = (
+            f"{missing}: {reason}, and the nodes of a deployment keep them in their state-dir. Of "
             "such a run only averaged ones are here: use a strategy that averages them, as "
             "CutMixSFL and USplitFL do"
         )
     elif client is None:
-        said = f"{own}; name one with --client"
+        message = f"{reason}; name one with --client"
     else:
         hint = "; leave out --client: all clients have the same" if shared else ""
-        only = f"only of: {listed(there)}" if there else "and none of any other"
-        said = f"{missing}, {only}{hint}"
-    raise ConfigError(f"run {run.id}: {said}")
+        only = f"only of: {listed(stored_clients)}" if stored_clients else "and none of any other"
+        message = f"{missing}, {only}{hint}"
+    raise ConfigError(f"run {run.id}: {message}")
 
 
 @contextmanager
-def fitting(run: Run, kept: Checkpoint, keys: str) -> Iterator[None]:
+def fitting(run: Run, checkpoint: Checkpoint, keys: str) -> Iterator[None]:
     """Say of weights that a model does not take that the run's files do not fit together.
 
     Parameters
@@ -82,12 +82,12 @@ def fitting(run: Run, kept: Checkpoint, keys: str) -> Iterator[None]:
         if isinstance(error, (RunError, StorageError)) or out_of_memory(error):
             raise
         raise ConfigError(
-            f"run {run.id}: the checkpoint of round {kept.round} does not fit config.json "
+            f"run {run.id}: the checkpoint of round {checkpoint.round} does not fit config.json "
             f"({keys}, ...): restore it"
         ) from error
 
 
-def check_finite(run: Run, kept: Checkpoint, segments: Mapping[str, nn.Module]) -> None:
+def check_finite(run: Run, checkpoint: Checkpoint, segments: Mapping[str, nn.Module]) -> None:
     """Refuse weights of a run that has diverged; a constant may be infinite, as in a mask.
 
     Parameters
@@ -104,7 +104,7 @@ def check_finite(run: Run, kept: Checkpoint, segments: Mapping[str, nn.Module]) 
         if wrong := not_finite_in(module):
             earlier = ", or move this checkpoint out of the run's folder to export the one before"
             raise ExportError(
-                f"run {run.id}: the {segment} of the checkpoint of round {kept.round} has NaN or "
-                f"infinite weights ({wrong}): training has diverged; train again with a lower "
-                f"lr{earlier if run.checkpoints.rounds()[0] < kept.round else ''}"
+                f"run {run.id}: the {segment} of the checkpoint of round {checkpoint.round} has NaN "
+                f"or infinite weights ({wrong}): training has diverged; train again with a lower "
+                f"lr{earlier if run.checkpoints.rounds()[0] < checkpoint.round else ''}"
             )

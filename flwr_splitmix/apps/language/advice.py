@@ -47,7 +47,7 @@ def advise(
     parts: LanguageParts,
     tokens: int,
     clients: int,
-    given: Mapping[str, float],
+    preset: Mapping[str, float],
 ) -> Advice:
     """Return the costs of each cut of the run's model.
 
@@ -59,13 +59,13 @@ def advise(
         Number of tokens of the longest texts that cross the cuts.
     clients
         Number of clients per round.
-    given
+    preset
         Known values of network and speeds, by the names of `Setting`.
     """
     costs, options = _stage_costs(config, model, parts, tokens), config.own_options()
     below = {part: prefix_sums(costs[part]) for part in PARTS}
-    flops = 0.0 if {"client_flops", "server_flops"} <= given.keys() else _flops_here()
-    setting = setting_here(flops, **given)
+    flops = 0.0 if {"client_flops", "server_flops"} <= preset.keys() else _flops_here()
+    setting = setting_here(flops, **preset)
     up, down = traffic_of(config, tokens, parts.width)
     calibration = ""
     if config.hides_by.calibrates(options) and not options.get("refine_only"):
@@ -85,7 +85,7 @@ def advise(
     return Advice(
         setting,
         cuts,
-        measured=[name for name in Setting.__annotations__ if name not in given],
+        measured=[name for name in Setting.__annotations__ if name not in preset],
         notes=[
             f"bytes and times are those of batches whose longest text has {tokens} tokens"
             + calibration

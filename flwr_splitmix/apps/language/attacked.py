@@ -126,17 +126,19 @@ class AttackedTexts:
         trained_rng, other_rng = (generator(seed, f"{k} victims") for k in ("trained", "held-out"))
         chosen = [(self.test, i) for i in draw_victims(self.test, victims, other_rng)]
         if self.trace is not None:
-            sent = self._recorded(self.trace, victims, trained_rng)
-            trained = len(sent.releases)
+            all_released = self._recorded(self.trace, victims, trained_rng)
+            trained = len(all_released.releases)
         else:
-            own = draw_victims(self.train, victims, trained_rng)
-            sent, trained = Released([], []), len(own)
-            chosen = [(self.train, i) for i in own] + chosen
+            train_indices = draw_victims(self.train, victims, trained_rng)
+            all_released, trained = Released([], []), len(train_indices)
+            chosen = [(self.train, i) for i in train_indices] + chosen
         if not chosen and not trained:
             raise RunError(f"no text has {LEAST_TOKENS} tokens or more: there is nothing to attack")
         if chosen:
             released = self._released(chosen, seed)
-            sent = Released(sent.releases + released.releases, sent.origins + released.origins)
+            all_released = Released(
+                all_released.releases + released.releases, all_released.origins + released.origins
+            )
         knowledge = TextKnowledge(
             self.config.strategy,
             self.config.own_options(),
@@ -146,12 +148,12 @@ class AttackedTexts:
             client=self._hiding,
             batch_size=self.config.batch_size,
         )
-        kinds = [True] * trained + [False] * (len(sent.releases) - trained)
-        view = TextView("server", sent.releases, knowledge, self._public_releases(seed))
-        return TextCase(view, sent.origins, kinds)
+        kinds = [True] * trained + [False] * (len(all_released.releases) - trained)
+        view = TextView("server", all_released.releases, knowledge, self._public_releases(seed))
+        return TextCase(view, all_released.origins, kinds)
 
     def _recorded(self, trace: Trace, victims: int, rng: np.random.Generator) -> Released:
-        sent = recorded_texts(
+        recorded = recorded_texts(
             trace,
             self.train,
             self.parts.all_here()[0],
@@ -161,14 +163,14 @@ class AttackedTexts:
             batch_size=self.config.batch_size,
             seed=self.config.seed,
         )
-        if not sent.releases:
+        if not recorded.releases:
             raise RunError(
                 f"no recorded step that can be read has a text of client {self.client} with "
                 f"{LEAST_TOKENS} tokens or more, so there is nothing to attack: name another "
                 "client with --client, or remove the recording with `splitmix attack forget`, so "
                 "that texts are released once more"
             )
-        return sent
+        return recorded
 
     def _released(self, chosen: Sequence[tuple[TextSet, int]], seed: int) -> Released:
         """Release texts by the trained parts; if a batch is mixed, in whole batches."""
@@ -179,7 +181,7 @@ class AttackedTexts:
         labels: Any = [int(d.labels[i]) if classes else d.labels[i] for d, i in chosen]
         with seeded_secrets():
             torch.manual_seed(derive_seed(seed, "releases"))
-            sent = release_texts(
+            released = release_texts(
                 self.parts,
                 hiding,
                 [data.texts[i] for data, i in chosen],
@@ -190,7 +192,7 @@ class AttackedTexts:
                 state=self.state,
                 seed=self.config.seed,
             )
-        return Released(sent.releases[:number], sent.origins[:number])
+        return Released(released.releases[:number], released.origins[:number])
 
     def _public_releases(self, seed: int) -> list[PublicRelease]:
         """Release once more the public texts that the client has calibrated on, if any."""
@@ -235,21 +237,21 @@ def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
         If texts, model, checkpoint or the client's state are not on this machine.
     """
     config = LanguageConfig.read(run.config)
-    kept = run.checkpoints.load()
-    division = division_of(run, kept)
-    own = division.chosen(run, client)
-    saved = ClientStore(run.clients_dir).load(own, at_most=kept.round)
+    checkpoint = run.checkpoints.load()
+    division = division_of(run, checkpoint)
+    chosen_client = division.chosen(run, client)
+    saved = ClientStore(run.clients_dir).load(chosen_client, at_most=checkpoint.round)
     # A deployed node keeps its state, and then the averaged weights are all that is here.
     as_averaged = config.averages and (client is None or saved is None)
-    parts = still(trained_parts(run, config, kept, None if as_averaged else own))
+    parts = still(trained_parts(run, config, checkpoint, None if as_averaged else chosen_client))
     base = still(base_parts(config))
     averaged = parts if as_averaged else None
     if config.averages and averaged is None:
-        averaged = still(trained_parts(run, config, kept, None))
-    node = {"partition-id": own, "num-partitions": division.parts_of(own)}
+        averaged = still(trained_parts(run, config, checkpoint, None))
+    node = {"partition-id": chosen_client, "num-partitions": division.parts_of(chosen_client)}
     train, test = client_rows(config, node)
     tests = test if len(test) else text_sets(config).test
-    trace, unused = recorded_trace(run, [own], "texts", lambda step: step.messages)
+    trace, unused = recorded_trace(run, [chosen_client], "texts", lambda step: step.messages)
     if trace is not None and config.secrets:
         trace, unused = None, SECRETS
     calibrates = config.hides_by.calibrates(config.own_options())
@@ -262,7 +264,7 @@ def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
         None if saved is None else saved[1:],
         training_set(config, train),
         run_token_set(config, tests),
-        own,
+        chosen_client,
         trace,
-        [*filter(None, (division.remark([own], "texts"), unused, calibration))],
+        [*filter(None, (division.remark([chosen_client], "texts"), unused, calibration))],
     )

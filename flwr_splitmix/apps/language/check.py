@@ -185,5 +185,5 @@ class _Opened:
         config, report = self._config, self._report
         if self._model is None:
             return
-        asked = max(config.min_nodes or 1, round(config.fraction_train * report.nodes))
-        report.advice = advise(config, *self._model, self._tokens, asked, setting)
+        clients = max(config.min_nodes or 1, round(config.fraction_train * report.nodes))
+        report.advice = advise(config, *self._model, self._tokens, clients, setting)

@@ -37,13 +37,15 @@ def export_language(
         The complete configuration of the run.
     """
     config = LanguageConfig.read(values)
-    kept = run.checkpoints.load()
-    parts = trained_parts(run, config, kept, client)
-    check_finite(run, kept, dict(zip(("head", "trunk", "tail"), parts.all_here(), strict=True)))
+    checkpoint = run.checkpoints.load()
+    parts = trained_parts(run, config, checkpoint, client)
+    check_finite(
+        run, checkpoint, dict(zip(("head", "trunk", "tail"), parts.all_here(), strict=True))
+    )
     classes = class_names(config)
     facts = {
         "kind": "language",
-        **facts_of(run, config, kept, client, averaged=config.averages),
+        **facts_of(run, config, checkpoint, client, averaged=config.averages),
         "task": config.task,
         "classes": list(classes),
         "pairs": config.task == "classification" and bool(config.second_text_column),
@@ -51,15 +53,15 @@ def export_language(
         "max_new_tokens": config.max_new_tokens,
         "prompt": PROMPT if config.task == "generation" else None,
     }
-    with new_folder(folder, force=force) as made:
-        export(parts, made, tokenizer_of(config), classes=classes)
-        (made / "README.md").write_text(model_card(facts), encoding="utf-8")
-        write_facts(made, facts)
+    with new_folder(folder, force=force) as staging:
+        export(parts, staging, tokenizer_of(config), classes=classes)
+        (staging / "README.md").write_text(model_card(facts), encoding="utf-8")
+        write_facts(staging, facts)
     return facts
 
 
 def trained_parts(
-    run: Run, config: LanguageConfig, kept: Checkpoint, client: int | None
+    run: Run, config: LanguageConfig, checkpoint: Checkpoint, client: int | None
 ) -> LanguageParts:
     """Build the model with the weights of a checkpoint.
 
@@ -69,9 +71,9 @@ def trained_parts(
         Raised by `segment_weights`, or if the model cannot be built, or the checkpoint is of
         another one.
     """
-    own = segment_weights(
+    weights = segment_weights(
         run,
-        kept,
+        checkpoint,
         client,
         shared=config.averages,
         strategy=config.strategy,
@@ -79,16 +81,17 @@ def trained_parts(
     )
     parts = build_parts(config, PARTS)
     head, trunk, tail = parts.all_here()
-    with fitting(run, kept, "model, small-width, head-layers, lora-rank"):
-        trunk.load_state_dict(under("trunk", kept.tensors))
-        _put(nn.ModuleDict({"head": head, "tail": tail}), own)
+    with fitting(run, checkpoint, "model, small-width, head-layers, lora-rank"):
+        trunk.load_state_dict(under("trunk", checkpoint.tensors))
+        _put(nn.ModuleDict({"head": head, "tail": tail}), weights)
     return parts
 
 
 @torch.no_grad()
 def _put(segments: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    own = segments.state_dict()
+    state = segments.state_dict()
     for name, weight in weights.items():
-        if name not in own or own[name].shape != weight.shape:  # copy_ would repeat a smaller one
+        # copy_ would repeat a smaller one.
+        if name not in state or state[name].shape != weight.shape:
             raise RuntimeError(f"there is no {name} of shape {tuple(weight.shape)}")
-        own[name].copy_(weight)
+        state[name].copy_(weight)

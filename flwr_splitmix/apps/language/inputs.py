@@ -51,8 +51,8 @@ def _classes_here(config: LanguageConfig) -> list[str]:
 
     Nothing is fetched from the hub, where a data set does not change unnoticed.
     """
-    there = config.dataset and os.path.exists(Path(config.dataset).expanduser())
-    if config.task != "classification" or not there:
+    exists = config.dataset and os.path.exists(Path(config.dataset).expanduser())
+    if config.task != "classification" or not exists:
         return []
     try:
         return list(

@@ -102,8 +102,8 @@ def check_vocabulary(config: LanguageConfig, tokenizer: Sized, built: LanguagePa
 
 def unusable(config: LanguageConfig, error: Exception) -> ConfigError:
     """Return a ConfigError with the reason why the run's model cannot be used."""
-    said = with_key_names(" ".join(str(error).split())[:500], ["num-labels"])
-    return ConfigError(f"run-config: the model {config.model!r} cannot be used: {said}")
+    reason = with_key_names(" ".join(str(error).split())[:500], ["num-labels"])
+    return ConfigError(f"run-config: the model {config.model!r} cannot be used: {reason}")
 
 
 def small_model(config: LanguageConfig) -> Any:

@@ -36,8 +36,8 @@ def client_rows(config: LanguageConfig, node: Mapping[str, Any]) -> tuple[TextRo
     ConfigError
         If the node's configuration has neither `dataset` nor `num-partitions`.
     """
-    if own := str(node.get("dataset", "")):
-        sets = _load(config, own, str(node.get("test-dataset", "")), own=True)
+    if node_dataset := str(node.get("dataset", "")):
+        sets = _load(config, node_dataset, str(node.get("test-dataset", "")), of_node=True)
         return (
             sets.train.first(config.samples_per_client),
             sets.test.first(config.test_samples_per_client),
@@ -73,7 +73,7 @@ def text_sets(config: LanguageConfig) -> TextSets:
 
 
 @lru_cache(maxsize=4)
-def _load(config: LanguageConfig, source: str, test: str, *, own: bool = False) -> TextSets:
+def _load(config: LanguageConfig, source: str, test: str, *, of_node: bool = False) -> TextSets:
     try:
         return load_text_sets(
             source,
@@ -83,7 +83,7 @@ def _load(config: LanguageConfig, source: str, test: str, *, own: bool = False) 
             num_labels=config.num_labels,
             seed=config.seed,
             empty_texts=config.empty_texts,
-            own=own,
+            own=of_node,
         )
     except MissingColumnError as error:
         raise DataError(
@@ -92,7 +92,7 @@ def _load(config: LanguageConfig, source: str, test: str, *, own: bool = False) 
             f"name one{error.hint}"
         ) from None
     except DataError as error:
-        named_in = "node-config" if own else "run-config"
+        named_in = "node-config" if of_node else "run-config"
         of_tests = isinstance(error, TestRowsError)
         key, value = ("test-dataset", test) if of_tests else ("dataset", source)
         raise DataError(f"{named_in}: {key} is {value!r}, but {error}") from None
@@ -146,8 +146,8 @@ def public_texts(config: LanguageConfig) -> tuple[str, ...]:
         If they cannot be read; the message names the key.
     """
     if not config.public:
-        made = generated_public(config.task, seed=config.seed)
-        return made[: config.public_samples or len(made)]
+        texts = generated_public(config.task, seed=config.seed)
+        return texts[: config.public_samples or len(texts)]
     try:
         return load_public_texts(
             config.public,
@@ -277,12 +277,12 @@ def long_texts_sentence(
     why = f"long-texts is {config.long_texts!r}"
     if whole:
         why = "generation-scores needs whole answers"
-    done = [f"{cut} cut"] if cut else []
+    outcomes = [f"{cut} cut"] if cut else []
     if count.dropped:
-        done.append(f"{count.dropped} left out")
+        outcomes.append(f"{count.dropped} left out")
     return (
         f"{count.longer} of {counted(count.texts, 'text')} {have(count.longer)} more than "
-        f"{_room(config)[1]}: {' and '.join(done)} ({why})"
+        f"{_room(config)[1]}: {' and '.join(outcomes)} ({why})"
     )
 
 

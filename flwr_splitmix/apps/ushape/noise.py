@@ -70,14 +70,14 @@ def remark_spending(
     if drawn is not None and drawn.epsilon < most.epsilon:
         bound = most.epsilon
         whose = (
-            f", as seed {config.seed} draws the clients, and at most {most.said}, of one in every "
-            "round, with those that have most"
+            f", as seed {config.seed} draws the clients, and at most {most.description}, of one in "
+            "every round, with those that have most"
         )
     elif drawn is None and config.fraction_train < 1:
         whose = ", of a client in every round"
     outside = [OUTSIDE_IN_U_SHAPE[channel] for channel in charges.outside]
-    said = in_words(spent.epsilon, charges.delta, "replace", (), outside, most=bound)
-    report.remarks.append(f"planned privacy: {said}. Assumed: {spent.said}{whose}")
+    statement = in_words(spent.epsilon, charges.delta, "replace", (), outside, most=bound)
+    report.remarks.append(f"planned privacy: {statement}. Assumed: {spent.description}{whose}")
 
 
 def _charges(hiding: Hiding, planned: Planned) -> Charges | None:
@@ -92,7 +92,7 @@ class _Spent:
     """What is spent by the record that spends most."""
 
     epsilon: float
-    said: str
+    description: str
 
 
 def _spent(config: AppConfig, charges: Charges, run: PlannedRun, work: Work, record: str) -> _Spent:
@@ -101,25 +101,27 @@ def _spent(config: AppConfig, charges: Charges, run: PlannedRun, work: Work, rec
     epsilon = gaussian_epsilon(charges.delta, math.sqrt(max(trained, tested)) * charges.shift)
     if trained >= tested:
         return _Spent(epsilon, f"{counted(trained, 'release')} of a training {record}")
-    said = f"{counted(tested, 'release')} of a test {record}"
+    description = f"{counted(tested, 'release')} of a test {record}"
     each = charges.tested
-    return _Spent(epsilon, f"{said}, up to {each} in each evaluation" if each > 1 else said)
+    return _Spent(
+        epsilon, f"{description}, up to {each} in each evaluation" if each > 1 else description
+    )
 
 
 def _trained(config: AppConfig, charges: Charges, run: PlannedRun, steps: Sequence[int]) -> int:
     """Return what training costs at most the record that spends most, in releases."""
     size = config.batch_size
-    most, left = 0, _MOST_DRAWN
-    for client, (records, taken) in enumerate(zip(run.sizes, steps, strict=True)):
+    most, remaining = 0, _MOST_DRAWN
+    for client, (records, step_count) in enumerate(zip(run.sizes, steps, strict=True)):
         if records >= size:
-            most = max(most, -(-taken // (records // size)))
-        elif records and taken <= left:
-            left -= taken
+            most = max(most, -(-step_count // (records // size)))
+        elif records and step_count <= remaining:
+            remaining -= step_count
             spent = np.zeros(records, dtype=np.int64)
-            for number in range(taken):
+            for number in range(step_count):
                 drawn = batch_indices(records, size, config.seed, client, number)
                 spent += as_releases(np.bincount(drawn, minlength=records), charges.power)
             most = max(most, int(spent.max()))
         elif records:  # a batch may consist of one record
-            most = max(most, taken * as_releases(size, charges.power))
+            most = max(most, step_count * as_releases(size, charges.power))
     return most

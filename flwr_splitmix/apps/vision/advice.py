@@ -58,14 +58,14 @@ class Traffic:
     mixtures: float
 
 
-def advise(config: VisionConfig, clients: int, given: Mapping[str, float]) -> Advice:
+def advise(config: VisionConfig, clients: int, preset: Mapping[str, float]) -> Advice:
     """Return the costs of each cut of the run's model, and the traffic of each method.
 
     Parameters
     ----------
     clients
         Number of clients per round.
-    given
+    preset
         Known values of network and speeds, by the names of `Setting`.
 
     Raises
@@ -77,7 +77,7 @@ def advise(config: VisionConfig, clients: int, given: Mapping[str, float]) -> Ad
     images = images_of(config).train
     costs = measure_stages(stages, torch.zeros(2, *images.shape))
     below = prefix_sums(costs)
-    setting = setting_of(config, stages, below[-1], images.shape, given)
+    setting = setting_of(config, stages, below[-1], images.shape, preset)
     strategy = config.trial()
     cuts = []
     for name, at in places.items():
@@ -100,7 +100,7 @@ def advise(config: VisionConfig, clients: int, given: Mapping[str, float]) -> Ad
         setting=setting,
         cuts=cuts,
         methods=_methods(config, clients, setting, below[at], rest(below[-1], below[at])),
-        measured=[name for name in Setting.__annotations__ if name not in given],
+        measured=[name for name in Setting.__annotations__ if name not in preset],
     )
 
 
@@ -202,7 +202,7 @@ def setting_of(
     stages: Sequence[nn.Module],
     whole: StageCosts,
     shape: tuple[int, int, int],
-    given: Mapping[str, float],
+    preset: Mapping[str, float],
 ) -> Setting:
     """Return the network and the speeds; those not given are measured."""
     speeds: dict[str, float] = {}
@@ -211,7 +211,7 @@ def setting_of(
         ("client_flops", config.client_device),
         ("server_flops", config.device),
     ):
-        if name in given:
+        if name in preset:
             continue
         device = pick_device(device_name)
         if device not in measured:
@@ -219,7 +219,7 @@ def setting_of(
             inputs: Tensor = torch.zeros(_PROBE, *shape, device=device)
             measured[device] = measure_flops(model, inputs, whole.training_macs)
         speeds[name] = measured[device]
-    return setting_here(0.0, **speeds, **given)
+    return setting_here(0.0, **speeds, **preset)
 
 
 def _methods(

@@ -67,7 +67,7 @@ def attacked_run(run: Run) -> Attacked:
         image_size=config.image_size,
     )
     strategy = config.trial(upper, num_classes=classes, multi_label=images.multi_label)
-    known = Knowledge.of(
+    knowledge = Knowledge.of(
         strategy,
         images.train,
         segments.lower.geometry,
@@ -82,7 +82,7 @@ def attacked_run(run: Run) -> Attacked:
     parts = {client: client_images(config, client, clients)[0] for client in range(clients)}
     vault = Vault(parts, images.test, config.batch_size, config.seed)
     trace = DiskTrace(trace_dir(run), shares=strategy.mixer.shares)
-    return Attacked(known, trace, vault, results_of(run, checkpoint))
+    return Attacked(knowledge, trace, vault, results_of(run, checkpoint))
 
 
 def _lowers(
@@ -93,11 +93,11 @@ def _lowers(
         lower = copy.deepcopy(fresh)
         lower.load_state_dict(under("lower", checkpoint.tensors))
         return lower
-    store, made = ClientStore(run.clients_dir), {}
+    store, lowers = ClientStore(run.clients_dir), {}
     for client in range(clients):
         state = store.load(client, checkpoint.round)
         lower = copy.deepcopy(fresh)
         if state is not None:  # else the client took part in no round and has the initial weights
             lower.load_state_dict(under("segment", state[1]))
-        made[client] = lower
-    return made
+        lowers[client] = lower
+    return lowers

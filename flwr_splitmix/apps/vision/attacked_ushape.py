@@ -104,12 +104,12 @@ class AttackedImages(Attacked):
 
         It has the head's first weights, as `first` only: they are not those of trained heads.
         """
-        known = super().known_to(adversary, assume, member)
-        if known.untrained:
-            known = replace(known, lowers=None, untrained=False)
-        if self.frozen is not None and known.lowers is None:
-            known = replace(known, lowers=copy.deepcopy(self.frozen))
-        return known if known.averaged else replace(known, upper=None)
+        knowledge = super().known_to(adversary, assume, member)
+        if knowledge.untrained:
+            knowledge = replace(knowledge, lowers=None, untrained=False)
+        if self.frozen is not None and knowledge.lowers is None:
+            knowledge = replace(knowledge, lowers=copy.deepcopy(self.frozen))
+        return knowledge if knowledge.averaged else replace(knowledge, upper=None)
 
     def case(self, adversary: Adversary = "server", **options: Any) -> Case:
         """Return a view with the truth behind it, as `Attacked.case` does.
@@ -132,12 +132,12 @@ class AttackedImages(Attacked):
                 "the head, can be assumed"
             )
         again = bool(options.get("again")) or not self.recorded
-        made = super().case(adversary, **options | {"again": again, "gradients": False})
+        case = super().case(adversary, **options | {"again": again, "gradients": False})
         releases = [
-            self._received(release, origin, made.truth)
-            for release, origin in zip(made.view.releases, made.truth.origins, strict=True)
+            self._received(release, origin, case.truth)
+            for release, origin in zip(case.view.releases, case.truth.origins, strict=True)
         ]
-        return Case(replace(made.view, releases=releases, tails=self.tails), made.truth)
+        return Case(replace(case.view, releases=releases, tails=self.tails), case.truth)
 
     def _classifying_lower(self) -> nn.Module:
         """Return the head alone: the method's hiding may mix each image with the next one."""
@@ -158,8 +158,8 @@ class AttackedImages(Attacked):
         ]
 
     def _step_of(self, recorded: UShapeStep, client: int) -> Step:
-        known, batch = self.knowledge, self.vault.batch_size
-        geometry, messages = known.geometry, recorded.messages[client]
+        knowledge, batch = self.knowledge, self.vault.batch_size
+        geometry, messages = knowledge.geometry, recorded.messages[client]
         shape = SmashedShape(batch, geometry.patches, geometry.width, geometry.prefix)
         if [tuple(message.shape) for message in messages] != [shape.size]:
             raise VaultError(
@@ -167,7 +167,7 @@ class AttackedImages(Attacked):
                 f"{recorded.server_round} than its head makes of {counted(batch, 'image')}: "
                 f"{NO_TRUTH}"
             )
-        unknown = torch.zeros(batch, known.num_classes)  # labels stay with the client
+        unknown = torch.zeros(batch, knowledge.num_classes)  # labels stay with the client
         return Step(
             recorded.server_round,
             recorded.number,
@@ -208,19 +208,21 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
             f"clients of {config.strategy} send {number} messages for a batch of images, and the "
             "attacks on images read one; name a run of another strategy"
         )
-    images, kept = images_of(config), run.checkpoints.load()
-    division = division_of(run, kept)
+    images, checkpoint = images_of(config), run.checkpoints.load()
+    division = division_of(run, checkpoint)
     finished = division.finished
     parts = copy.deepcopy(parts_of(config))
     geometry = parts.head.geometry
-    with fitting(run, kept, MODEL_KEYS):
-        load_part(parts.trunk, under("trunk", kept.tensors))
-    made = partial(_ends_of, run, config, kept, parts)
-    own = {} if config.averages else {c: made(c) for c in _with_state(run, kept, finished)}
-    first = own[min(own)] if own else made(None)
+    with fitting(run, checkpoint, MODEL_KEYS):
+        load_part(parts.trunk, under("trunk", checkpoint.tensors))
+    ends_of = partial(_ends_of, run, config, checkpoint, parts)
+    client_ends = (
+        {} if config.averages else {c: ends_of(c) for c in _with_state(run, checkpoint, finished)}
+    )
+    first = client_ends[min(client_ends)] if client_ends else ends_of(None)
     as_built = HidingEnds(config, parts.head, parts.tail, geometry.width).eval()
     call = whole_call(config, len(images.classes), images.train.shape[0])
-    known = Knowledge(
+    knowledge = Knowledge(
         method=config.strategy,
         options=config.own_options(),
         mixer=NoMixing(),
@@ -232,22 +234,22 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
         mean=images.train.mean,
         std=images.train.std,
         fresh_lower=partial(_fresh, config=config, call=call, width=geometry.width),
-        lowers=own or first,
+        lowers=client_ends or first,
         first=as_built,
         averaged=config.averages,
         upper=nn.Sequential(parts.trunk, first.tail),
         mixes_batch=first.hiding.mixes_batch,
     )
-    data = {c: client_images(config, c, division.parts_of(c))[0] for c in own or finished}
+    data = {c: client_images(config, c, division.parts_of(c))[0] for c in client_ends or finished}
     vault = Vault(data, images.test, config.batch_size, config.seed)
     as_built = HidingEnds(config, parts.head, parts.tail, geometry.width)
     finished_by = partial(_finished, returns=config.learns != "tail")
     trace, unused = recorded_trace(run, data, "images", finished_by)
     return AttackedImages(
-        known,
+        knowledge,
         trace or MemoryTrace(),
         vault,
-        results_of(run, kept),
+        results_of(run, checkpoint),
         remarks=[*filter(None, (division.remark(data, "images"), unused))],
         trunk=parts.trunk.eval(),
         recorded=trace is not None,
@@ -273,25 +275,25 @@ def _finished(step: UShapeStep, returns: bool) -> Collection[int]:
     return step.returned if returns else step.messages
 
 
-def _with_state(run: Run, kept: Checkpoint, finished: Collection[int]) -> list[int]:
+def _with_state(run: Run, checkpoint: Checkpoint, finished: Collection[int]) -> list[int]:
     """Return the clients whose head and tail are here; without any, one of which to say so."""
-    here = set(ClientStore(run.clients_dir).clients(at_most=kept.round))
-    return [client for client in finished if client in here] or [min(finished)]
+    stored_clients = set(ClientStore(run.clients_dir).clients(at_most=checkpoint.round))
+    return [client for client in finished if client in stored_clients] or [min(finished)]
 
 
 def _ends_of(
-    run: Run, config: VisionConfig, kept: Checkpoint, parts: VisionParts, client: int | None
+    run: Run, config: VisionConfig, checkpoint: Checkpoint, parts: VisionParts, client: int | None
 ) -> HidingEnds:
     weights = segment_weights(
         run,
-        kept,
+        checkpoint,
         client,
         shared=config.averages,
         strategy=config.strategy,
         parts="heads and tails",
     )
     head, tail = copy.deepcopy(parts.head), copy.deepcopy(parts.tail)
-    with fitting(run, kept, MODEL_KEYS):
+    with fitting(run, checkpoint, MODEL_KEYS):
         load_part(head, under("head", weights))
         load_part(tail, under("tail", weights))
     return HidingEnds(config, head, tail, parts.head.geometry.width).eval()

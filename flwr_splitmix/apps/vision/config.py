@@ -120,19 +120,19 @@ class VisionConfig(AppConfig):
     @field_validator("strategy")
     @classmethod
     def _is_there(cls, name: str) -> str:
-        there = [*STRATEGIES, *IMAGE_USHAPE]
-        if name in BY_NAME and name not in there:
+        strategies = [*STRATEGIES, *IMAGE_USHAPE]
+        if name in BY_NAME and name not in strategies:
             raise ValueError("it is for language models, in apps/language")
-        if name not in there:
-            raise ValueError(allowed(name, there, "docs/configuration.md"))
+        if name not in strategies:
+            raise ValueError(allowed(name, strategies, "docs/configuration.md"))
         return name
 
     @field_validator("micro_batches", mode="before")
     @classmethod
-    def _are_parts(cls, asked: object) -> object:
-        if not is_parts(asked):
+    def _are_parts(cls, parts: object) -> object:
+        if not is_parts(parts):
             raise ValueError(PARTS_ALLOWED)
-        return asked
+        return parts
 
     @model_validator(mode="after")
     def _fits_together(self) -> VisionConfig:
@@ -285,8 +285,8 @@ class VisionConfig(AppConfig):
         """Make the trackers and, if configured, the observer of mixtures, which they show."""
         if not self.keep_mixtures:
             return super().make_trackers()
-        kept = KeptMixtures(self.keep_mixtures)
-        return [kept, *make_trackers(self.tracker, kept)]
+        mixtures = KeptMixtures(self.keep_mixtures)
+        return [mixtures, *make_trackers(self.tracker, mixtures)]
 
     @property
     def budget(self) -> PrivacyBudget | None:

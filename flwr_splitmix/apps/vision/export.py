@@ -41,15 +41,15 @@ def export_vision(
     if onnx:
         check_packages()
     config = VisionConfig.read(values)
-    kept = run.checkpoints.load()
+    checkpoint = run.checkpoints.load()
     inputs = recorded_inputs(run, config)
     channels = Preprocessing.from_facts(inputs["preprocessing"]).channels
     call = whole_call if config.ushape else split_of
     made_by, arguments = call(config, len(inputs["classes"]), channels)
     segments = SPLITS[made_by](**arguments, seed=0)
-    own = segment_weights(
+    weights = segment_weights(
         run,
-        kept,
+        checkpoint,
         client,
         shared=config.averages or made_by == "split_shuffled_edge",
         strategy=config.strategy,
@@ -58,16 +58,18 @@ def export_vision(
     frozen: dict[str, Tensor] = {}
     if config.learns == "tail":  # no checkpoint has the head
         frozen = first_parts(config, len(inputs["classes"]), channels).head.state_dict()
-    with fitting(run, kept, MODEL_KEYS):
+    with fitting(run, checkpoint, MODEL_KEYS):
         if config.ushape:
-            load_part(segments.lower, frozen | under("head", own))
-            load_part(segments.upper, under("trunk", kept.tensors) | under("tail", own))
+            load_part(segments.lower, frozen | under("head", weights))
+            load_part(segments.upper, under("trunk", checkpoint.tensors) | under("tail", weights))
         else:
-            segments.lower.load_state_dict(own)
-            segments.upper.load_state_dict(under("upper", kept.tensors))
-    check_finite(run, kept, {"lower segment": segments.lower, "upper segment": segments.upper})
+            segments.lower.load_state_dict(weights)
+            segments.upper.load_state_dict(under("upper", checkpoint.tensors))
+    check_finite(
+        run, checkpoint, {"lower segment": segments.lower, "upper segment": segments.upper}
+    )
     facts = {
-        **facts_of(run, config, kept, client, averaged=config.averages),
+        **facts_of(run, config, checkpoint, client, averaged=config.averages),
         **inputs,
         "segments": {"made_by": made_by, "arguments": arguments},
     }

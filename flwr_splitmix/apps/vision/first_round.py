@@ -134,8 +134,8 @@ def clients_of_a_round(strategy: SplitStrategy, grid: Grid) -> int:
     """
     nodes, since = 0, time.monotonic()
     while True:
-        if (there := len(list(grid.get_node_ids()))) != nodes:
-            nodes, since = there, time.monotonic()
+        if (connected := len(list(grid.get_node_ids()))) != nodes:
+            nodes, since = connected, time.monotonic()
         settled = time.monotonic() > since + SETTLED_SECONDS
         if nodes < strategy.min_nodes and settled:
             return in_a_round(strategy, nodes)  # the link waits for more, and logs how long

@@ -57,8 +57,8 @@ def check_inputs(run: Run, config: VisionConfig) -> None:
     DataError
         If the images cannot be read.
     """
-    recorded, now = recorded_inputs(run, config), _described(images_of(config))
-    check_unchanged(run, config.dataset, _plain(recorded), _plain(now))
+    recorded, present = recorded_inputs(run, config), _described(images_of(config))
+    check_unchanged(run, config.dataset, _plain(recorded), _plain(present))
 
 
 def _plain(described: Mapping[str, Any]) -> dict[str, Any]:

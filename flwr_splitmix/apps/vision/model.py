@@ -34,9 +34,9 @@ def buildable(config: VisionConfig) -> Iterator[None]:
         raise
     except ValueError as error:
         cut = f", cut-at {config.cut_at!r}" if config.cut_at else ""
-        said = str(error).replace("positions 'upper'", config.strategy)  # no key: it decides
-        said = with_key_names(said, ["patch-size", "image-size", "cut-at"])
-        raise ConfigError(f"run-config: model is {config.model!r}{cut}: {said}") from None
+        message = str(error).replace("positions 'upper'", config.strategy)  # no key: it decides
+        message = with_key_names(message, ["patch-size", "image-size", "cut-at"])
+        raise ConfigError(f"run-config: model is {config.model!r}{cut}: {message}") from None
     except (OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
         if not config.pretrained:

@@ -58,16 +58,16 @@ def remark_noise(
     uploads = NoisyUploads.of(config, segments, strategy)
     _check_one_upload(config, uploads)
     # Without the number of nodes, one client stands for all.
-    known = any(sizes)
-    if not known and not config.samples_per_client:
+    sizes_known = any(sizes)
+    if not sizes_known and not config.samples_per_client:
         report.remarks.append(
             "this run's epsilon depends on how many images each client has, and so on the number "
             "of SuperNodes: `splitmix check --nodes` says it"
         )
         return
-    sizes = sizes if known else [config.samples_per_client]
+    sizes = sizes if sizes_known else [config.samples_per_client]
     run = PlannedRun.of(config, sizes, strategy.min_nodes, evaluates=False)
-    numbers = run.at_most.together if known else ()
+    numbers = run.at_most.together if sizes_known else ()
     over = _round_over(config, uploads, run, numbers)
     _remark_epsilon(config, uploads, run, numbers, report, shrinks=over is not None)
     if over is not None:
@@ -114,37 +114,41 @@ def _most_spent(
     """
     size = config.batch_size
     spent: list[_Spent] = []
-    worked = [(own, taken) for own, taken in zip(run.sizes, steps, strict=True) if taken]
-    if few := [(taken, own) for own, taken in worked if own < size]:
-        taken, own = max(few)  # in a server's ledger each batch may consist of one image
-        plan = uploads.plan(config, taken, clients=numbers)
+    worked = [
+        (images, step_count)
+        for images, step_count in zip(run.sizes, steps, strict=True)
+        if step_count
+    ]
+    if few := [(step_count, images) for images, step_count in worked if images < size]:
+        step_count, images = max(few)  # in a server's ledger each batch may consist of one image
+        plan = uploads.plan(config, step_count, clients=numbers)
         times = size * plan.release.times
         plan = replace(plan, release=replace(plan.release, times=times))
-        spent.append(_Spent(plan, own, 0))
+        spent.append(_Spent(plan, images, 0))
     charged = {
-        (-(-taken // (own // size)), min(own // size, taken), own)
-        for own, taken in worked
-        if own >= size
+        (-(-step_count // (images // size)), min(images // size, step_count), images)
+        for images, step_count in worked
+        if images >= size
     }
     most = 0
-    for passes, batches, own in sorted(charged, reverse=True):
+    for passes, batches, images in sorted(charged, reverse=True):
         if batches > most:  # others have no more passes and no more batches in one
             most = batches
             plan = uploads.plan(config, passes, clients=numbers, batches=batches)
-            spent.append(_Spent(plan, own, batches))
+            spent.append(_Spent(plan, images, batches))
     return max(spent, key=lambda each: each.epsilon)
 
 
 def _gaps(config: VisionConfig, segments: SplitModel) -> list[tuple[str, str]]:
     """Return why a run has no epsilon, each with what would give one."""
     assert config.noise is not None
-    known = {
+    explanations = {
         "clip": ("clip is 'none', so nothing bounds the smashed data",
                  "clip 'patch', 'range' or 'sample'"),
         "sigma_s": ("sigma-s is 0.0, so the smashed data get no noise", "sigma-s above 0"),
         "sigma_y": ("sigma-y is 0.0, so the labels get no noise", "sigma-y above 0"),
     }  # fmt: skip
-    gaps = [known[gap] for gap in config.noise.gaps]
+    gaps = [explanations[gap] for gap in config.noise.gaps]
     if config.evaluation_kind == "federated":
         central = "'central', " if config.averages else ""
         gaps.append((
@@ -165,10 +169,10 @@ def _check_one_upload(config: VisionConfig, uploads: NoisyUploads) -> None:
     limit = config.max_epsilon
     if not limit or (cost := uploads.one_upload(config).epsilon()) <= limit:
         return
-    said = f"epsilon {epsilon_text(cost)}" if math.isfinite(cost) else "more than any epsilon"
+    price = f"epsilon {epsilon_text(cost)}" if math.isfinite(cost) else "more than any epsilon"
     raise ConfigError(
         f"run-config: max-epsilon is {limit:g}, but with sigma-s {config.sigma_s:g} and sigma-y "
-        f"{config.sigma_y:g} a client's first batch costs {said}, so no client ever "
+        f"{config.sigma_y:g} a client's first batch costs {price}, so no client ever "
         "sends one; larger sigma-s and sigma-y, a smaller clip-norm, or a larger max-epsilon "
         "lets them train"
     )
@@ -221,8 +225,8 @@ def _remark_epsilon(
         "training": uploads.learns,
     }
     outside = [OUTSIDE[channel] for channel, happens in covers.items() if happens]
-    said = in_words(spent.epsilon, config.delta, config.relation, (), outside, most=bound)
-    report.remarks.append(f"planned privacy: {said}. Assumed: {'; '.join(assumed)}")
+    statement = in_words(spent.epsilon, config.delta, config.relation, (), outside, most=bound)
+    report.remarks.append(f"planned privacy: {statement}. Assumed: {'; '.join(assumed)}")
 
 
 def _groups(k: int, numbers: Collection[int]) -> str:
@@ -239,10 +243,10 @@ def _round_over(
     """Say in which round a client reaches `max-epsilon` by its own ledger, if one does."""
     if not (limit := config.max_epsilon):
         return None
-    own = uploads.own()
+    own_uploads = uploads.own()
 
     def plan(passes: int) -> ReleasePlan:
-        return own.plan(config, passes, clients=numbers)
+        return own_uploads.plan(config, passes, clients=numbers)
 
     # Drawn with replacement, an image is on average in as many batches.
     sizes = np.asarray(run.sizes)

@@ -81,7 +81,7 @@ class NoisyUploads:
             return ReleasePlan(
                 release=release, passes=passes, delta=config.delta, relation=config.relation
             )
-        kept: float | RandomMasks = 1.0
+        kept_ratios: float | RandomMasks = 1.0
         # The same clients are left over in many steps.
         fixed = left_over(clients, k) and (config.grouping == "speed" or config.regroup == "epoch")
         if self.any_ratio or fixed:
@@ -89,14 +89,14 @@ class NoisyUploads:
             release = replace(release, times=self.times)
         else:
             assert isinstance(self.mixer, (PatchCutMix, Mixup))
-            kept = ratios_of(
+            kept_ratios = ratios_of(
                 release.family, release.patches, k, self.mixer.alpha, config.delta,
                 clients=clients or None, k_times=self.times > 1, batches=batches,
             )  # fmt: skip
-            if not isinstance(kept, RandomMasks):
+            if not isinstance(kept_ratios, RandomMasks):
                 release = replace(release, times=self.times)
         return ReleasePlan(
-            release=release, passes=passes, delta=config.delta, kept=kept, k=k,
+            release=release, passes=passes, delta=config.delta, kept=kept_ratios, k=k,
             relation=config.relation,
         )  # fmt: skip
 

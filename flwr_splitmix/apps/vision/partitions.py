@@ -70,13 +70,13 @@ def ask_partitions(grid: Grid, timeout: float) -> int:
         if time.monotonic() > deadline:
             raise LinkError(f"no node was there within {timeout:g} s")
         time.sleep(0.2)
-    asked: list[Mail] = []
+    questions: list[Mail] = []
     failures: list[str] = []
     began, most = time.monotonic(), min(len(nodes), MOST_ASKED)
     for number, node in enumerate(nodes[:most], 1):
-        asked.append(Mail(grid, [_question(node)]))
+        questions.append(Mail(grid, [_question(node)]))
         until = began + timeout * number / most
-        while (open_mail := [mail for mail in asked if not mail.complete]) and (
+        while (open_mail := [mail for mail in questions if not mail.complete]) and (
             time.monotonic() < until
         ):
             for reply in chain.from_iterable(mail.look().values() for mail in open_mail):
@@ -86,7 +86,7 @@ def ask_partitions(grid: Grid, timeout: float) -> int:
             time.sleep(0.05)
     if not failures:
         warn_of_ray(timeout)
-    if len(failures) < len(asked):
+    if len(failures) < len(questions):
         failures.append(f"no answer within {timeout:g} s")
     raise LinkError(
         "no node said into how many parts the data are divided: "

@@ -73,5 +73,5 @@ def check_sums(config: VisionConfig, prefix: int) -> None:
         check_adds_nothing(config.trial().mixer, prefix, config.wire_dtype)
     except ValueError as error:
         cut = f"cut-at {config.cut_at!r} has prefix tokens, " if prefix else ""
-        said = with_key_names(str(error), map(key_of, type(config).model_fields))
-        raise ConfigError(f"run-config: {cut}{said}") from None
+        reason = with_key_names(str(error), map(key_of, type(config).model_fields))
+        raise ConfigError(f"run-config: {cut}{reason}") from None

@@ -96,7 +96,7 @@ def open_model(
     ValueError
         If there is no such model, or a size does not fit.
     """
-    own = config.pretrained if pretrained is None else pretrained
+    uses_pretrained = config.pretrained if pretrained is None else pretrained
     return open_vision_model(
         Request(
             name=config.model,
@@ -108,7 +108,7 @@ def open_model(
             depth=config.depth or None,
             positions="lower",
             cell=1,
-            options={"pretrained": True} if own else {},
+            options={"pretrained": True} if uses_pretrained else {},
         )
     )
 
@@ -261,9 +261,9 @@ def try_client(config: VisionConfig) -> None:
     begun = {"number": 0, "progress": 0.0, "gradient": None}
     try:
         client.attach(order, None)
-        sent = client.run("encode", begun)
-        messages = [message.detach().requires_grad_() for message in sent["messages"]]
-        outputs = [trunk(message, sent["mask"]) for message in messages]
+        upload = client.run("encode", begun)
+        messages = [message.detach().requires_grad_() for message in upload["messages"]]
+        outputs = [trunk(message, upload["mask"]) for message in messages]
         answer = client.run("decode", {"number": 0, "outputs": outputs})
         gradients = None
         if config.learns == "all":

@@ -71,21 +71,21 @@ def remark_noise(config: VisionConfig, report: Report) -> None:
     remark_spending(config, hiding, planned, sizes, report, record="image")
 
 
-def advise(config: VisionConfig, nodes: int, given: Mapping[str, float]) -> Advice:
+def advise(config: VisionConfig, nodes: int, preset: Mapping[str, float]) -> Advice:
     """Return the costs of each pair of cuts of the run's model.
 
     Parameters
     ----------
     nodes
         Number of SuperNodes.
-    given
+    preset
         Known values of network and speeds, by the names of `Setting`.
     """
     classes, images = len(images_of(config).classes), images_of(config).train
     model = open_model(config, classes, images.shape[0], pretrained=False)
     stages = [stage for _, stage in model.stages]
     below = prefix_sums(measure_stages(stages, torch.zeros(2, *images.shape)))
-    setting = setting_of(config, stages, below[-1], images.shape, given)
+    setting = setting_of(config, stages, below[-1], images.shape, preset)
     up, down = _traffic(config)
     cuts = costs_of_pairs(
         setting,
@@ -99,7 +99,7 @@ def advise(config: VisionConfig, nodes: int, given: Mapping[str, float]) -> Advi
         uplink_bytes=up,
         downlink_bytes=down,
     )
-    measured = [name for name in Setting.__annotations__ if name not in given]
+    measured = [name for name in Setting.__annotations__ if name not in preset]
     return Advice(setting, cuts, measured=measured)
 
 
