@@ -111,8 +111,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"splitmix {version('flwr-splitmix')}")
         raise typer.Exit
 

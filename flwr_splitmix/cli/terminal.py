@@ -21,7 +21,7 @@ from flwr_splitmix.runs.reports.words import NOTHING
 from flwr_splitmix.words import printable
 
 
-def run_directory(given: str) -> Path:
+def run_directory(folder: str) -> Path:
     """Return the value of --run-dir; an empty one, as of a variable that is not set, is refused.
 
     Raises
@@ -29,9 +29,9 @@ def run_directory(given: str) -> Path:
     RunError
         If it is empty: it would mean the current directory.
     """
-    if not given.strip():
+    if not folder.strip():
         raise RunError("--run-dir is empty; name a folder, or leave the option out")
-    return Path(given)
+    return Path(folder)
 
 
 RunName = Annotated[str, typer.Argument(metavar="RUN|latest", help="A run's id, or its label.")]
@@ -67,7 +67,7 @@ class _PlainTable(Table):
 
 def table(*columns: str, title: str | None = None) -> Table:
     """Return an empty table; columns whose name starts with ">" are right-aligned."""
-    made = _PlainTable(
+    listing = _PlainTable(
         box=None,
         padding=(0, 2, 0, 0),
         title=None if title is None else printable_lines(title),
@@ -77,8 +77,8 @@ def table(*columns: str, title: str | None = None) -> Table:
     for column in columns:
         right = column.startswith(">")
         named = printable_lines(column.removeprefix(">"))
-        made.add_column(named, justify="right" if right else "left")
-    return made
+        listing.add_column(named, justify="right" if right else "left")
+    return listing
 
 
 def printable_lines(several: str) -> str:
@@ -200,10 +200,10 @@ def terminated_as_interrupted(*others: signal.Signals) -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    asked = [s for s in (signal.SIGTERM, *others) if signal.getsignal(s) != signal.SIG_IGN]
+    signals = [s for s in (signal.SIGTERM, *others) if signal.getsignal(s) != signal.SIG_IGN]
     before = {
         number: signal.signal(number, once if number in others else signal.default_int_handler)
-        for number in asked
+        for number in signals
     }
     try:
         yield

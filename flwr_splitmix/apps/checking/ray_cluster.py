@@ -23,9 +23,9 @@ def lost_cluster() -> str:
         if _answers(ray_address.removeprefix("ray://")):
             return ""
         return (
-            f"RAY_ADDRESS names a Ray cluster at {one_line(ray_address)}, where nothing answers, and "
-            "a simulation that a SuperLink starts with it would wait for it without end: unset it, "
-            "or start the cluster"
+            f"RAY_ADDRESS names a Ray cluster at {one_line(ray_address)}, where nothing answers, "
+            "and a simulation that a SuperLink starts with it would wait for it without end: unset "
+            "it, or start the cluster"
         )
     file = _ray_folder() / "ray_current_cluster"
     try:

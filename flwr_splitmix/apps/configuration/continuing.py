@@ -117,7 +117,10 @@ def remark_on_kept(
     )
     if not differences:
         return ""
-    return f"the run goes on with its own configuration, not with that of pyproject.toml: {differences}"
+    return (
+        "the run goes on with its own configuration, not with that of pyproject.toml: "
+        f"{differences}"
+    )
 
 
 def _extends(rounds: Any, new_rounds: Any) -> bool:

@@ -104,7 +104,7 @@ def check_finite(run: Run, checkpoint: Checkpoint, segments: Mapping[str, nn.Mod
         if wrong := not_finite_in(module):
             earlier = ", or move this checkpoint out of the run's folder to export the one before"
             raise ExportError(
-                f"run {run.id}: the {segment} of the checkpoint of round {checkpoint.round} has NaN "
-                f"or infinite weights ({wrong}): training has diverged; train again with a lower "
-                f"lr{earlier if run.checkpoints.rounds()[0] < checkpoint.round else ''}"
+                f"run {run.id}: the {segment} of the checkpoint of round {checkpoint.round} has "
+                f"NaN or infinite weights ({wrong}): training has diverged; train again with a "
+                f"lower lr{earlier if run.checkpoints.rounds()[0] < checkpoint.round else ''}"
             )

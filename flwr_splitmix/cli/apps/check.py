@@ -90,11 +90,11 @@ def check(
     with _nothing_collected():
         from flwr_splitmix.apps.checking.app import check_app
 
-        given = _given(uplink, downlink, rtt, client_flops, server_flops)
+        preset = _preset(uplink, downlink, rtt, client_flops, server_flops)
         with redirect_stdout(sys.stderr):  # what the app prints is no part of the report
             report = check_app(
                 app, run_config or [], here=Path.cwd(), nodes=nodes, any_nodes=any_nodes,
-                setting=given if cuts else None,
+                setting=preset if cuts else None,
             )  # fmt: skip
     if output is not None and report.advice is not None:
         from flwr_splitmix.cli.apps.cut_plot import plot_cuts
@@ -130,7 +130,7 @@ def _nothing_collected() -> Iterator[None]:
         gc.enable()
 
 
-def _given(
+def _preset(
     uplink: str | None,
     downlink: str | None,
     rtt: str | None,
@@ -139,7 +139,7 @@ def _given(
 ) -> dict[str, float]:
     from flwr_splitmix.segments.advice import BITS, FLOPS, SECONDS, quantity
 
-    given = {}
+    preset = {}
     for name, text, units in (
         ("uplink", uplink, BITS),
         ("downlink", downlink, BITS),
@@ -149,11 +149,11 @@ def _given(
     ):
         if text is not None:
             try:
-                given[name] = quantity(text, units)
+                preset[name] = quantity(text, units)
             except ValueError as error:
                 option = f"--{name.replace('_', '-')}"
                 raise typer.BadParameter(str(error), param_hint=option) from None
-    return given
+    return preset
 
 
 def print_findings(report: Report, out: Console) -> None:

@@ -58,9 +58,9 @@ def _progress() -> Iterator[Any]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         tasks: dict[str, Any] = {}
 
-        def show(what: str, done: int, of: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what or "attack", total=of)
-            bar.update(tasks[what], completed=done, total=of)
+        def show(task: str, completed: int, of: int) -> None:
+            if task not in tasks:
+                tasks[task] = bar.add_task(task or "attack", total=of)
+            bar.update(tasks[task], completed=completed, total=of)
 
         yield show

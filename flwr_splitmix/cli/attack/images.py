@@ -68,8 +68,8 @@ def _check_victims(opened: Run, case: Case, victims: int, *, recorded: bool) -> 
     trained = int(case.truth.trained.sum())
     held_out = len(case.truth.trained) - trained
     if recorded and not trained:
-        there = recording_of(opened)
-        steps = 0 if there is None else there.steps
+        recording = recording_of(opened)
+        steps = 0 if recording is None else recording.steps
         raise RunError(
             f"none of the {counted(steps, 'recorded step')} of run {opened.id} can be read, so "
             'there is nothing to attack: record a run anew with --run-config "record-attacks=true"'

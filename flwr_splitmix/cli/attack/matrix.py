@@ -193,24 +193,24 @@ def run_cells(chosen: Sequence[MatrixCell], place: Place, jobs: int, *, gates: b
     return len(failures)
 
 
-def _print(chosen: Sequence[MatrixCell], place: Place, wanted: MatrixFormat, *, ran: bool) -> None:
-    made = results(chosen, place)
-    if wanted is MatrixFormat.json:
-        typer.echo(strict_json([result.to_json() for result in made], indent=2))
-    elif not made:
+def _print(chosen: Sequence[MatrixCell], place: Place, form: MatrixFormat, *, ran: bool) -> None:
+    cell_results = results(chosen, place)
+    if form is MatrixFormat.json:
+        typer.echo(strict_json([result.to_json() for result in cell_results], indent=2))
+    elif not cell_results:
         hint = (
             ""
             if ran
             else "; without --show the same command runs them, and --run-dir, --scale, --dataset "
             "and --seeds name what was run elsewhere"
         )
-        said = f"nothing of {counted(len(chosen), 'cell')} has been run in {place.folder}{hint}"
-        typer.echo(said, err=True)
-    elif wanted is MatrixFormat.markdown:
-        typer.echo(tables.to_markdown(made, place.matrix), nl=False)
+        message = f"nothing of {counted(len(chosen), 'cell')} has been run in {place.folder}{hint}"
+        typer.echo(message, err=True)
+    elif form is MatrixFormat.markdown:
+        typer.echo(tables.to_markdown(cell_results, place.matrix), nl=False)
     else:
         out = console()
-        _print_table(made, place.matrix, out)
+        _print_table(cell_results, place.matrix, out)
 
 
 def _draw(chosen: Sequence[MatrixCell], place: Place, output: Path) -> None:
@@ -220,13 +220,13 @@ def _draw(chosen: Sequence[MatrixCell], place: Place, output: Path) -> None:
     shown: dict[str, list[Reconstructions]] = {}
     for cell in chosen:
         row = shown.setdefault(f"{cell.row.name}, seed {cell.seed}", [])
-        kept = kept_results(cell.folder(place))
-        row += [result.pictures for result in kept if result.pictures is not None]
+        cell_results = kept_results(cell.folder(place))
+        row += [result.pictures for result in cell_results if result.pictures is not None]
     draw_reconstructions(list(shown.values()), output)
 
 
-def _print_table(made: Sequence[Result], matrix: Matrix, out: Console) -> None:
-    for block in tables.blocks(made, matrix):
+def _print_table(cell_results: Sequence[Result], matrix: Matrix, out: Console) -> None:
+    for block in tables.blocks(cell_results, matrix):
         listing = table(*block.headings)
         for row in block.rows:
             listing.add_row(*row)
@@ -269,5 +269,5 @@ class _MatrixDisplay:
             return
         self.bar.advance(self.whole)
         took = time.monotonic() - self.began.get(progress.task, time.monotonic())
-        said = f": {progress.words}" if progress.words else ""
-        self.console.print(f"{progress.task}: {progress.state} in {duration(took)}{said}")
+        suffix = f": {progress.words}" if progress.words else ""
+        self.console.print(f"{progress.task}: {progress.state} in {duration(took)}{suffix}")

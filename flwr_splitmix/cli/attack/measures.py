@@ -18,15 +18,15 @@ def measures_table(titled: str, measures: list[Measure]) -> Any:
         "metric", ">mean", ">95 % interval", ">median", ">5 % worst", ">floor", "beats it",
         title=titled,
     )  # fmt: skip
-    for own in measures:
+    for measure in measures:
         listing.add_row(
-            own.metric,
-            _digits(own.value),
-            f"{_digits(own.low)} .. {_digits(own.high)}",
-            _digits(own.median),
-            _digits(own.worst),
-            _digits(own.floor),
-            "yes" if own.beats_floor else "no",
+            measure.metric,
+            _digits(measure.value),
+            f"{_digits(measure.low)} .. {_digits(measure.high)}",
+            _digits(measure.median),
+            _digits(measure.worst),
+            _digits(measure.floor),
+            "yes" if measure.beats_floor else "no",
         )
     return listing
 

@@ -236,12 +236,12 @@ def _keep(opened: Run, result: Kept, *, recorded: bool) -> None:
 
 def _check_of_texts(request: AttackRequest) -> None:
     """Refuse options that attacks on texts do not have."""
-    for option, given in (
+    for option, is_given in (
         (f"--view '{request.adversary}'", request.adversary != Adversaries.server),
         ("--assume", bool(request.assumed)),
         ("--repeats", request.repeats != 1),
     ):
-        if given:
+        if is_given:
             raise RunError(
                 f"{option} is for images; texts are attacked as the server has them: leave it out"
             )

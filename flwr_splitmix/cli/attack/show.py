@@ -68,11 +68,13 @@ def forget(
 
     opened = select_one(run, run_dir)
     running = opened.status == "running"
-    there = remove(opened)
-    if there is None:
+    recording = remove(opened)
+    if recording is None:
         typer.echo(f"run {opened.id} has no recording")
         return
-    steps = f"{counted(there.steps, 'recorded step')} and " if there.steps else ""
-    typer.echo(f"removed {steps}all results of attacks on run {opened.id}: {size(there.nbytes)}")
-    if running and there.steps:  # otherwise it makes its folder with its first step
+    steps = f"{counted(recording.steps, 'recorded step')} and " if recording.steps else ""
+    typer.echo(
+        f"removed {steps}all results of attacks on run {opened.id}: {size(recording.nbytes)}"
+    )
+    if running and recording.steps:  # otherwise it makes its folder with its first step
         typer.echo("the run is in progress, and records nothing further until it is resumed")

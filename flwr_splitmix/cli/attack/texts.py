@@ -79,8 +79,8 @@ def _public(attacked: AttackedTexts, request: AttackRequest, most: int) -> list[
         pieces = load_public_texts(source, unit=config.unit, max_words=config.public_words)
         tokens = public_token_set(pieces, tokenizer_of(config), max_length=config.text_length)
         texts = tokens.texts
-    own = {_key(text) for data in (attacked.train, attacked.test) for text in data.texts}
-    others = [text for text in texts if _key(text) not in own]
+    client_keys = {_key(text) for data in (attacked.train, attacked.test) for text in data.texts}
+    others = [text for text in texts if _key(text) not in client_keys]
     if not others:
         where = "--public" if source is not None else "the run's key public"
         raise RunError(

@@ -7,12 +7,12 @@ import typer
 from flwr_splitmix.words import counted
 
 
-def tell_of_fewer(asked: int, trained: int, held_out: int, noun: str) -> None:
-    """Tell how many victims there are of each kind, if `asked` are more; `noun` says of what."""
+def tell_of_fewer(requested: int, trained: int, held_out: int, noun: str) -> None:
+    """Tell how many victims there are of each kind if `requested` are more; `noun` says of what."""
     counts = {"training": trained, "held-out": held_out}
-    if few := [f"{count} {kind}" for kind, count in counts.items() if count < asked]:
+    if few := [f"{count} {kind}" for kind, count in counts.items() if count < requested]:
         typer.echo(
-            f"note: --victims asks for {counted(asked, noun)} of each kind; there are only "
+            f"note: --victims asks for {counted(requested, noun)} of each kind; there are only "
             f"{' and '.join(few)} ones",
             err=True,
         )

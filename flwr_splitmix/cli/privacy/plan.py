@@ -129,12 +129,12 @@ _OF_MASKS = ("k_times", "smashed_noise")
 CLIPPED = "choose --clip patch, range or sample"
 
 
-def check_method_takes(options: PlanOptions, given: Collection[str]) -> None:
+def check_method_takes(options: PlanOptions, given_options: Collection[str]) -> None:
     """Raise ValueError if an option for methods that mix, or have masks, was given for another.
 
     Parameters
     ----------
-    given
+    given_options
         Names of the options that the user has given.
     """
     method = options.method
@@ -143,7 +143,7 @@ def check_method_takes(options: PlanOptions, given: Collection[str]) -> None:
         (_OF_MIXING, method is not NoiseMethod.sl, "methods that mix"),
     ):
         for name in names:
-            if name in given and not has:
+            if name in given_options and not has:
                 raise ValueError(
                     f"--{name.replace('_', '-')} is for {kind}, and the method is {method.value}; "
                     "leave it out"
@@ -162,8 +162,8 @@ def make_plan(options: PlanOptions) -> ReleasePlan:
 
     k = options.group_size
     release = _release(options, _noise(options))
-    kept = _kept(options)
-    if isinstance(kept, RandomMasks):
+    kept_ratios = _kept(options)
+    if isinstance(kept_ratios, RandomMasks):
         if release.seen == "sum":
             check_at_most("k times patches", k * release.patches, MOST_RATIOS)
     elif options.k_times:
@@ -172,7 +172,7 @@ def make_plan(options: PlanOptions) -> ReleasePlan:
         release=release,
         passes=_passes(options),
         delta=options.delta,
-        kept=kept,
+        kept=kept_ratios,
         k=k,
         relation=options.relation.value,
     )
@@ -227,10 +227,10 @@ def _kept(options: PlanOptions) -> float | RandomMasks:
     """Return what is known about a client's ratios, as `ReleasePlan.kept`."""
     from flwr_splitmix.privacy.run_plan import left_over, ratios_of
 
-    k, n, kept = options.group_size, options.clients, options.kept
+    k, n, share = options.group_size, options.clients, options.kept
     if n is not None and n < k:
         raise ValueError(f"k is {k} for {counted(n, 'client')}; a group has at most all")
-    if kept is None:
+    if share is None:
         alpha = None if options.alpha == math.inf else options.alpha
         return ratios_of(
             options.family,
@@ -241,16 +241,16 @@ def _kept(options: PlanOptions) -> float | RandomMasks:
             clients=n,
             k_times=options.k_times,
         )
-    if not 0 <= kept <= 1:
+    if not 0 <= share <= 1:
         raise ValueError(
-            f"kept is {kept:g}; it is a share of the client's data, 0 to 1, and 1 the worst case"
+            f"kept is {share:g}; it is a share of the client's data, 0 to 1, and 1 the worst case"
         )
-    if kept < 1 and left_over(n, k):
+    if share < 1 and left_over(n, k):
         raise ValueError(
-            f"kept is {kept}, but groups of {k} of {n} clients leave some over, which "
+            f"kept is {share}, but groups of {k} of {n} clients leave some over, which "
             "keep more of their data: leave --kept out, or give --kept 1"
         )
-    return kept
+    return share
 
 
 def _passes(options: PlanOptions) -> int:
@@ -269,18 +269,18 @@ def _asked_passes(options: PlanOptions) -> int:
         "records": options.records,
         "batch_size": options.batch_size,
     }
-    given = {name: value for name, value in instead.items() if value is not None}
+    counts = {name: value for name, value in instead.items() if value is not None}
     if options.passes is not None:
-        if given:
-            name = next(iter(given))
+        if counts:
+            name = next(iter(counts))
             raise ValueError(
                 f"--passes and --{name.replace('_', '-')} are given; say either --passes, or "
                 "--rounds, --steps, --records and --batch-size"
             )
         return options.passes
-    if len(given) < len(instead):
+    if len(counts) < len(instead):
         raise ValueError("give --passes, or --rounds, --steps, --records and --batch-size")
-    for name, value in given.items():
+    for name, value in counts.items():
         if value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1")
-    return passes_of(given["rounds"] * given["steps"], given["records"], given["batch_size"])
+    return passes_of(counts["rounds"] * counts["steps"], counts["records"], counts["batch_size"])

@@ -78,12 +78,14 @@ class Setting:
             seen="sum" if self.trusted_mixer else "alone",
             ratios=(1.0,),
         )
-        kept: float | RandomMasks = 1 / k
+        kept_ratios: float | RandomMasks = 1 / k
         if release.family != "full" and self.left_over and left_over(self.clients, k):
-            kept = ratios_of(
+            kept_ratios = ratios_of(
                 release.family, self.dimension, k, None, self.delta, clients=self.clients
             )
-        plan = ReleasePlan(release=release, passes=self.passes, delta=self.delta, kept=kept, k=k)
+        plan = ReleasePlan(
+            release=release, passes=self.passes, delta=self.delta, kept=kept_ratios, k=k
+        )
         return plan.epsilon()
 
     def papers(self, name: str, k: int) -> float:

@@ -91,9 +91,9 @@ def _print_summary(entries: list[dict[str, Any]]) -> None:
     for reason, count in reasons.most_common():
         say(f"rejected {counted(count, 'time')}: {reason}")
     _print_addresses([entry for entry in entries if entry.get("to")])
-    sent = sum(entry.get("bytes", 0) for entry in entries)
+    sent_bytes = sum(entry.get("bytes", 0) for entry in entries)
     typer.echo(
-        f"{counted(len(entries), 'line')}, {size(sent)} sent, "
+        f"{counted(len(entries), 'line')}, {size(sent_bytes)} sent, "
         f"{counted(reasons.total(), 'request')} rejected, epsilon {_epsilon(entries)}"
     )
 
@@ -127,7 +127,7 @@ def _wrong(entry: dict[str, Any]) -> str:
 
 
 def _line(entries: list[dict[str, Any]]) -> list[str]:
-    what: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     kind = ""
     for entry in entries:
         if "refused" in entry:
@@ -135,15 +135,15 @@ def _line(entries: list[dict[str, Any]]) -> list[str]:
         if entry["exchange"] != "decode_test":  # of generated texts, it sends more of the same
             kind = entry.get("kind", "")
         of = f" ({kind} test)" if kind in _EVALUATIONS else ""
-        what.update(f"{item['name']}{of}" for item in entry.get("sent", ()) if "shape" in item)
-    arrays = [name for name in what if name.startswith(_SEGMENT)]  # one for each of its weights
-    number = sum(what.pop(name) for name in arrays)
-    left = [f"{count} x {name}" for name, count in what.items()]
+        counts.update(f"{item['name']}{of}" for item in entry.get("sent", ()) if "shape" in item)
+    arrays = [name for name in counts if name.startswith(_SEGMENT)]  # one for each of its weights
+    number = sum(counts.pop(name) for name in arrays)
+    contents = [f"{count} x {name}" for name, count in counts.items()]
     if arrays:
-        left.append(f"{_SEGMENT[:-1]} ({counted(number, 'array')})")
+        contents.append(f"{_SEGMENT[:-1]} ({counted(number, 'array')})")
     return [
         datetime.fromtimestamp(entries[-1]["time"]).strftime("%Y-%m-%d %H:%M:%S"),
-        ", ".join(left) or "nothing",
+        ", ".join(contents) or "nothing",
         size(sum(entry.get("bytes", 0) for entry in entries)),
         _epsilon(entries),
         str(sum("refused" in entry for entry in entries)),
@@ -151,8 +151,8 @@ def _line(entries: list[dict[str, Any]]) -> list[str]:
 
 
 def _epsilon(entries: list[dict[str, Any]]) -> str:
-    known = [entry["epsilon"] for entry in entries if entry.get("epsilon") is not None]
-    if not known:
+    epsilons = [entry["epsilon"] for entry in entries if entry.get("epsilon") is not None]
+    if not epsilons:
         return "-"
-    newest = known[-1]
+    newest = epsilons[-1]
     return text(newest if isinstance(newest, str) else epsilon_text(newest))

@@ -89,34 +89,37 @@ def compare(
             "or leave it out"
         )
     comparison = compare_runs(select(runs, run_dir), mix_kinds=mix_kinds)
-    made = tabulate(comparison)
+    comparison_table = tabulate(comparison)
     for file in outputs:
-        _write(file, comparison, made, over or XAxis.all)
+        _write(file, comparison, comparison_table, over or XAxis.all)
     if format is TableFormat.table:
-        _print(comparison, made)
+        _print(comparison, comparison_table)
     else:
-        typer.echo(WRITERS[format](made), nl=False)
+        typer.echo(WRITERS[format](comparison_table), nl=False)
     for note in comparison.notes:
         say(note, err=True)
     for file in outputs:
         typer.echo(f"wrote {file}", err=True)
 
 
-def _write(file: Path, comparison: Comparison, made: ComparisonTable, over: XAxis) -> None:
+def _write(
+    file: Path, comparison: Comparison, comparison_table: ComparisonTable, over: XAxis
+) -> None:
     kind = _FORMATS.get(file.suffix.lower())
     if kind is None:
         overs: list[Over] = [name for name in OVER if over in (XAxis.all, name)]
         save(draw_curves(comparison, overs), file)
         return
-    write_output(file, WRITERS[kind](made).encode())
+    write_output(file, WRITERS[kind](comparison_table).encode())
 
 
-def _print(comparison: Comparison, made: ComparisonTable) -> None:
-    named = len(made.keys) or 1
+def _print(comparison: Comparison, comparison_table: ComparisonTable) -> None:
+    named = len(comparison_table.keys) or 1
     headings = [
-        title if index < named else f">{title}" for index, title in enumerate(made.headings())
+        title if index < named else f">{title}"
+        for index, title in enumerate(comparison_table.headings())
     ]
     listing = table(*headings)
-    for row in made.rows():
+    for row in comparison_table.rows():
         listing.add_row(*row)
     console().print(listing)

@@ -85,8 +85,8 @@ def _cells(run: Run) -> list[str]:
 def _differences(run: Run, keys: Sequence[str]) -> list[str]:
     """Return the label and the differing keys, in at most two lines."""
     words = in_words(run.config, keys) or in_words(run.config, ["strategy", "model", "dataset"])
-    said = ": ".join(part for part in (run.label, words) if part)
+    description = ": ".join(part for part in (run.label, words) if part)
     return textwrap.wrap(
-        said, WIDTH, initial_indent="    ", subsequent_indent="    ", max_lines=2,
+        description, WIDTH, initial_indent="    ", subsequent_indent="    ", max_lines=2,
         placeholder=" ...",
     )  # fmt: skip

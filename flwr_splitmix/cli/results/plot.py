@@ -65,10 +65,10 @@ def _draw_panels(compared: Comparison, accuracy: Axes, uplink: Axes) -> None:
             markersize=3,
             label=as_label(label),
         )
-        sent = accumulate(row["uplink_bytes"] or 0 for row in run.rows)
+        totals = accumulate(row["uplink_bytes"] or 0 for row in run.rows)
         uplink.plot(
             [row["round"] for row in run.rows],
-            [total / 1e6 for total in sent],
+            [total / 1e6 for total in totals],
             marker="o" if len(run.rows) == 1 else None,
         )
     accuracy.set(title="top-1 accuracy", xlabel="round", ylabel=accuracy_label(compared))

@@ -36,8 +36,8 @@ def report(
     if output.suffix.lower() not in (".html", ".htm"):
         raise RunError(f"cannot write {output}: a report's name ends in .html")
     compared = compare(select(runs, run_dir), mix_kinds=mix_kinds)
-    made = page(compared, hides=_hidden_by_method(), mixtures=mixtures)
-    write_output(output, made.encode())
+    html = page(compared, hides=_hidden_by_method(), mixtures=mixtures)
+    write_output(output, html.encode())
     typer.echo(f"wrote {output}")
 
 

@@ -62,8 +62,8 @@ def show(
             "summary": opened.summary,
             "metrics": opened.rows,
         }
-        if (there := recording_of(opened)) is not None:
-            everything["recording"] = {"steps": there.steps, "bytes": there.nbytes}
+        if (recording := recording_of(opened)) is not None:
+            everything["recording"] = {"steps": recording.steps, "bytes": recording.nbytes}
         typer.echo(strict_json(everything, indent=2))
         return
     out = console()
@@ -100,12 +100,12 @@ def _print_summary(run: Run, out: Console) -> None:
     listing.add_row("downlink", size(facts.get("downlink_bytes")))
     listing.add_row("wall time", duration(facts.get("wall_s")))
     listing.add_row("seed", text(facts.get("seed")))
-    if (there := recording_of(run)) is not None:
+    if (recording := recording_of(run)) is not None:
         listing.add_row(
             Text("RECORDED", style="bold red"),
             Text(
-                f"{counted(there.steps, 'step')} of what its server sees, "
-                f"{size(there.nbytes)}, {are(there.steps)} on this disk (splitmix attack "
+                f"{counted(recording.steps, 'step')} of what its server sees, "
+                f"{size(recording.nbytes)}, {are(recording.steps)} on this disk (splitmix attack "
                 f"forget {run.id})",
                 style="red",
             ),
@@ -123,24 +123,28 @@ def _options(run: Run) -> list[str]:
     """
     config = run.config
     method = BY_NAME.get(str(config.get("strategy")))
-    own = MIXING if method is None else method.keys
+    method_keys = MIXING if method is None else method.keys
     if method is not None and method.shape == "U":
         noise = method.noise
     else:
         noise = _UPLOADS if config.get("sigma-s") or config.get("sigma-y") else ()
-    mixing = [key for key in MIXING if key in own]
+    mixing = [key for key in MIXING if key in method_keys]
     return [*mixing, *noise, *(key for key in _OPTIONS if key not in MIXING)]
 
 
 def _epsilon(facts: Row, delta: Any) -> str:
-    said = epsilon_in_words(facts, delta)
-    return said if math.isfinite(float(facts["epsilon"])) else f"{said} (the run's log says why)"
+    statement = epsilon_in_words(facts, delta)
+    return (
+        statement
+        if math.isfinite(float(facts["epsilon"]))
+        else f"{statement} (the run's log says why)"
+    )
 
 
-def _uplink(sent: float | None, psl: float | None) -> str:
-    if sent is None or not psl:
-        return size(sent)
-    return f"{size(sent)} ({100 * sent / psl:.1f} % of PSL's {size(psl)})"
+def _uplink(uplink: float | None, psl: float | None) -> str:
+    if uplink is None or not psl:
+        return size(uplink)
+    return f"{size(uplink)} ({100 * uplink / psl:.1f} % of PSL's {size(psl)})"
 
 
 def _print_rounds(rows: list[Row], out: Console) -> None:

@@ -83,7 +83,7 @@ def run(
     except SuperLinkError as error:
         fail(str(error))
     values, changed, kind = _checked(
-        app, run_config or [], run_dir, nodes, federation_config, here=connection.local
+        app, run_config or [], run_dir, nodes, federation_config, is_local=connection.local
     )
     try:
         flwr = Flwr(superlink)
@@ -105,8 +105,8 @@ def run(
                 130,
             )
         followed, interrupted = _follow(flwr, flower_run, _home(values))
-    here = connection.local and kind != "own"
-    end_run(flwr, followed, values, interrupted=interrupted, expected=here)
+    expects_run = connection.local and kind != "own"
+    end_run(flwr, followed, values, interrupted=interrupted, expected=expects_run)
 
 
 def _checked(
@@ -116,13 +116,13 @@ def _checked(
     nodes: int | None,
     federation_config: str | None,
     *,
-    here: bool,
+    is_local: bool,
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Return the whole run configuration, the changed keys and the app's kind, or exit.
 
     Parameters
     ----------
-    here
+    is_local
         Whether the ServerApp runs on this machine, which then has the runs.
     """
     from flwr_splitmix.apps.checking.ray_cluster import lost_cluster
@@ -152,7 +152,7 @@ def _checked(
                     "write one of them"
                 )
             changed["run-dir"] = values["run-dir"] = chosen
-        if here and project.kind != "own" and values.get("resume"):
+        if is_local and project.kind != "own" and values.get("resume"):
             resumed = Run.open(str(values["resume"]), home=_home(values))
             check_goes_on(resumed, changed)
             note(remark_on_kept(resumed.config, values, changed))
@@ -162,8 +162,8 @@ def _checked(
         note(lost_cluster())
         return values, changed, project.kind
     report = _check(app, run_config, nodes or _nodes_of(federation_config))
-    for found in report["problems"][:-1]:
-        problem(found)
+    for message in report["problems"][:-1]:
+        problem(message)
     if report["problems"]:
         fail(report["problems"][-1])
     for remark in report["remarks"]:
@@ -179,15 +179,15 @@ def _check(app: Path, run_config: list[str], nodes: int | None) -> dict[str, Any
     """
     number = ["--any-nodes"] if nodes is None else ["--nodes", str(nodes)]
     keys = [word for text in run_config for word in ("--run-config", text)]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _SPLITMIX, "check", str(app), "--no-cuts", "--format", "json",
          *number, *keys],
         stdout=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     try:
-        report: dict[str, Any] = json.loads(done.stdout)
+        report: dict[str, Any] = json.loads(process.stdout)
     except ValueError:
-        fail(f"splitmix check {app} failed with exit status {done.returncode}")
+        fail(f"splitmix check {app} failed with exit status {process.returncode}")
     return report
 
 

@@ -212,27 +212,27 @@ class Followed:
         """Find the run's directory, and move the log there."""
         if self.removed:
             return
-        due = time.monotonic() >= self.looked + LOOK_FOR_DIRECTORY_EVERY
-        if self.run is None and (due or last_time):
+        is_due = time.monotonic() >= self.looked + LOOK_FOR_DIRECTORY_EVERY
+        if self.run is None and (is_due or last_time):
             self.looked = time.monotonic()
             self.run = find_flower_run(self.flower_run, self.home)
         if self.run is not None and self.log != self.run.path / LOG:
             self._move_log(self.run.path / LOG, last_time)
 
-    def _move_log(self, there: Path, last_time: bool) -> None:
-        if there.exists():  # of an earlier part of a resumed run
+    def _move_log(self, target: Path, last_time: bool) -> None:
+        if target.exists():  # of an earlier part of a resumed run
             with suppress(FileNotFoundError):
-                there.rename(there.with_suffix(f".{time.time_ns()}.log"))
-        before, self.log = self.log, there
+                target.rename(target.with_suffix(f".{time.time_ns()}.log"))
+        before, self.log = self.log, target
         try:
-            os.replace(before, there)  # its writer keeps writing to it
+            os.replace(before, target)  # its writer keeps writing to it
         except FileNotFoundError:
             return  # a folder is gone, which `new_lines` says
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
             if last_time:
-                shutil.move(before, there)
+                shutil.move(before, target)
             else:  # on another disk, what is written to it meanwhile would be lost
                 self.log = before
 

@@ -80,17 +80,17 @@ def read_connection(name: str | None) -> Connection:
         environment variable of `PORTS` is not a port.
     """
     file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
-    known = _table(_described(file), "superlink", file)
-    chosen_name = name or str(known.get("default", ""))
+    connections = _table(_described(file), "superlink", file)
+    chosen_name = name or str(connections.get("default", ""))
     if chosen_name == "default":  # the name of the entry that names one
         return Connection(name, False, ())
-    chosen = _table(known, chosen_name, file, "superlink.")
+    chosen = _table(connections, chosen_name, file, "superlink.")
     address = str(chosen.get("address", ""))
     if address in LOCAL or (not address and "options" in chosen):
         return Connection(name, True, tuple(map(_local_port, PORTS)))
     host, _, port = address.removeprefix("http://").rpartition(":")
-    here = host.strip("[]") in _HERE and _is_port(port)
-    return Connection(name, False, (int(port),) if here else ())
+    is_local = host.strip("[]") in _HERE and _is_port(port)
+    return Connection(name, False, (int(port),) if is_local else ())
 
 
 def _described(file: Path) -> dict[str, Any]:
@@ -155,9 +155,9 @@ def check_environment(connection: Connection) -> str:
                 f"which environment the SuperLink on port {port} belongs to cannot be seen from "
                 "here; the run is computed with the packages of that one"
             )
-        own = programs_here()
-        if listener.programs != own:
-            raise SuperLinkError(_foreign(connection, listener, own))
+        programs = programs_here()
+        if listener.programs != programs:
+            raise SuperLinkError(_foreign(connection, listener, programs))
         if listener.folder is not None and not listener.folder.exists():
             raise SuperLinkError(_homeless(connection, listener, listener.folder))
     return ""
@@ -168,16 +168,16 @@ def programs_here() -> Path:
     return Path(sys.executable).parent.resolve()
 
 
-def _foreign(connection: Connection, listener: Listener, own: Path) -> str:
+def _foreign(connection: Connection, listener: Listener, programs: Path) -> str:
     theirs = "unknown" if listener.programs is None else listener.programs.parent
-    said = (
+    message = (
         f"the SuperLink on port {listener.port} (process {listener.pid}) is of another "
         f"environment, {theirs}, and would run the app with that one's packages, not with those of "
-        f"{own.parent}; end it (kill {listener.pid})"
+        f"{programs.parent}; end it (kill {listener.pid})"
     )
     if not connection.local:
-        return f"{said}, or name another SuperLink"
-    return f"{said}, or give this environment ports of its own: " + " ".join(
+        return f"{message}, or name another SuperLink"
+    return f"{message}, or give this environment ports of its own: " + " ".join(
         f"{name}={port + 100}" for name, port in PORTS.items()
     )
 
