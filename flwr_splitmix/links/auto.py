@@ -48,11 +48,11 @@ def in_simulation(grid: Grid, nodes: Directory, min_nodes: int, timeout: float) 
     """
     if importlib.util.find_spec("ray") is None:
         return False
-    known = nodes.update(grid, min_nodes, timeout).values()
-    if len({nodes.simulated[node] for node in known}) == 1:
-        return nodes.simulated[next(iter(known))]
+    node_ids = nodes.update(grid, min_nodes, timeout).values()
+    if len({nodes.simulated[node] for node in node_ids}) == 1:
+        return nodes.simulated[next(iter(node_ids))]
     simulation = ray_runs_here()
-    for node in known:
+    for node in node_ids:
         if nodes.simulated[node] != simulation:
             kind = "virtual, and this is not a simulation" if not simulation else "no virtual one"
             nodes.leave_out(node, f"it says that it is {kind}")

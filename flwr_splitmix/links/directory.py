@@ -85,19 +85,19 @@ class Directory:
             self._ask_new(grid, nodes, timeout, began, refusals)
             present = nodes - self._silent
             self._settle_claims(present)
-            known = {c: n for n, c in self._clients.items() if n in present}
-            if len(known) >= min_nodes and known:
-                self.virtual = len(nodes) if self._are_virtual(known.values()) else 0
-                self._warn_of_parts(known)
-                return dict(sorted(known.items()))
-            limit = self._limit(nodes, known.values(), timeout, began, refusals)
+            connected = {c: n for n, c in self._clients.items() if n in present}
+            if len(connected) >= min_nodes and connected:
+                self.virtual = len(nodes) if self._are_virtual(connected.values()) else 0
+                self._warn_of_parts(connected)
+                return dict(sorted(connected.items()))
+            limit = self._limit(nodes, connected.values(), timeout, began, refusals)
             if time.monotonic() <= began + limit:
                 time.sleep(0.5)
             elif refusals.of(nodes) and not asked_last:
                 asked_last = True
                 refusals.resume()
             else:
-                self._raise_too_few(nodes, len(known), min_nodes, limit, refusals)
+                self._raise_too_few(nodes, len(connected), min_nodes, limit, refusals)
 
     def _ask_new(
         self, grid: Grid, nodes: set[int], timeout: float, began: float, refusals: Refusals
@@ -109,10 +109,10 @@ class Directory:
         self._note(self._ask(grid, new, patience, refusals))
         if self._late is not None:
             self._note(self._read(self._late.look(), refusals))
-        if held := self._held_and_claimed(nodes):
+        if holders := self._held_and_claimed(nodes):
             # A restarted SuperNode has a new id; its old id no longer answers.
-            answers = self._ask(grid, held, min(timeout, CLAIM_SECONDS), refusals)
-            self._silent |= held - answers.keys()
+            answers = self._ask(grid, holders, min(timeout, CLAIM_SECONDS), refusals)
+            self._silent |= holders - answers.keys()
 
     def _are_virtual(self, nodes: Collection[int]) -> bool:
         """Return whether there are nodes, and all have said that they are simulated."""
@@ -121,7 +121,7 @@ class Directory:
     def _limit(
         self,
         nodes: set[int],
-        known: Collection[int],
+        connected: Collection[int],
         timeout: float,
         began: float,
         refusals: Refusals,
@@ -131,7 +131,7 @@ class Directory:
             # A simulation's nodes never grow in number; they are there from its beginning.
             return min(timeout, _VIRTUAL)
         refuse = refusals.of(nodes)
-        if refuse and nodes <= {*known, *refuse} and ray_runs_here():
+        if refuse and nodes <= {*connected, *refuse} and ray_runs_here():
             # What fails in a simulation will not do better later.
             return min(timeout, refusals.since - began + _VIRTUAL)
         return timeout
@@ -173,9 +173,9 @@ class Directory:
         self, grid: Grid, nodes: Iterable[int], timeout: float, refusals: Refusals
     ) -> dict[int, int]:
         """Ask nodes for their index; return the valid answers, and add the others to `refusals`."""
-        asked = sorted(nodes)
-        replies = send_and_wait(grid, [_question(node) for node in asked], timeout)
-        self._silent |= set(asked) - replies.keys()
+        targets = sorted(nodes)
+        replies = send_and_wait(grid, [_question(node) for node in targets], timeout)
+        self._silent |= set(targets) - replies.keys()
         return self._read(replies, refusals)
 
     def _ask_again(self, grid: Grid, refusals: Refusals) -> None:
@@ -197,8 +197,8 @@ class Directory:
             if reason is not None:
                 refusals.add(node, reason)
             elif type(client) is not int:
-                said = "a node did not say its partition-id: is its app a SplitClientApp?"
-                refusals.add(node, said)
+                problem = "a node did not say its partition-id: is its app a SplitClientApp?"
+                refusals.add(node, problem)
             elif not 0 <= client <= MAX_COUNT:
                 self.leave_out(node, f"{_OWN} {client}; allowed are 0 to {MAX_COUNT}")
             else:
@@ -209,22 +209,22 @@ class Directory:
                     self._parts[node] = parts
         return answers
 
-    def _warn_of_parts(self, known: Mapping[int, int]) -> None:
+    def _warn_of_parts(self, connected: Mapping[int, int]) -> None:
         """Warn, once for the same numbers, of nodes that differ in the number of partitions."""
         clients_of: dict[int, list[int]] = {}
-        for client, node in sorted(known.items()):
+        for client, node in sorted(connected.items()):
             if node in self._parts:
                 clients_of.setdefault(self._parts[node], []).append(client)
         if len(clients_of) > 1 and self._once.new(clients_of):
-            said = ", ".join(
-                f"{parts} ({counted(len(own), 'node')}, such as that of client {own[0]})"
-                for parts, own in sorted(clients_of.items())
+            summary = ", ".join(
+                f"{parts} ({counted(len(clients), 'node')}, such as that of client {clients[0]})"
+                for parts, clients in sorted(clients_of.items())
             )
             log.warning(
                 "SuperNodes have different num-partitions: %s. Parts of a common data set overlap "
                 "then: an example may belong to two clients, and the epsilon of one does not cover "
                 "it; start all with the same number in --node-config",
-                said,
+                summary,
             )
 
     def _held_and_claimed(self, nodes: set[int]) -> set[int]:

@@ -74,7 +74,7 @@ class ClientHost:
     ) -> None:
         self.clients: dict[int, Client] = {}
         self._finished_round: dict[int, int] = {}
-        self._kept: dict[int, str] = {}
+        self._saved_meta: dict[int, str] = {}
         self.store = store
         self.say = say
 
@@ -112,20 +112,23 @@ class ClientHost:
             self._finished_round[index] = self._restore(ticket, client)
             self.clients[index] = client
             if self.store is not None:
-                self._kept[index] = _plain(client.state()[1])
+                self._saved_meta[index] = _plain(client.state()[1])
         always = ticket.arrays == "always"
         client = self.clients[index]
-        made = client.attach(ticket.order, arrays if always else None)
-        return {**checked_description(client, made), "state-round": self._finished_round[index]}
+        description = client.attach(ticket.order, arrays if always else None)
+        return {
+            **checked_description(client, description),
+            "state-round": self._finished_round[index],
+        }
 
     def _restore(self, ticket: Ticket, client: Client) -> int:
         if self.store is None:
             return 0
         self.store.drop_after(ticket.client, ticket.state_round)
-        kept = self.store.load(ticket.client, at_most=ticket.state_round)
-        if kept is None:
+        state = self.store.load(ticket.client, at_most=ticket.state_round)
+        if state is None:
             return 0
-        state_round, tensors, meta = kept
+        state_round, tensors, meta = state
         client.restore(tensors, meta)
         return state_round
 
@@ -176,7 +179,7 @@ class ClientHost:
             self.store.prune(index, ticket.kept_rounds)
         except OSError as error:
             return f"client {index}: its state could not be kept ({error.strerror})"
-        self._kept[index] = _plain(meta)
+        self._saved_meta[index] = _plain(meta)
         return ""
 
     def keep_if_changed(self, ticket: Ticket) -> str:
@@ -189,7 +192,7 @@ class ClientHost:
         client = self.clients.get(ticket.client)
         if self.store is None or client is None:
             return ""
-        changed = _plain(client.state()[1]) != self._kept[ticket.client]
+        changed = _plain(client.state()[1]) != self._saved_meta[ticket.client]
         return self.keep(ticket) if changed else ""
 
 
@@ -241,10 +244,10 @@ def log_failure(client: int, where: str, error: Exception) -> None:
 
 def logged_reason(client: int, where: str, error: Exception) -> str:
     """Return why a client failed, without values of the data; log the whole if it says more."""
-    said = local_sentence(error)
-    if is_unexpected(error) or said != own_sentence(error):
+    reason = local_sentence(error)
+    if is_unexpected(error) or reason != own_sentence(error):
         log_failure(client, where, error)
-    return said
+    return reason
 
 
 def build(

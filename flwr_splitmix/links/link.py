@@ -124,8 +124,12 @@ class Clients(ABC):
 
     def described(self, shape: type[Shape]) -> dict[int, Shape]:
         """Return the descriptions of the clients that can be called and have this shape."""
-        said = {client: self.descriptions[client] for client in self.alive}
-        return {client: own for client, own in said.items() if isinstance(own, shape)}
+        descriptions = {client: self.descriptions[client] for client in self.alive}
+        return {
+            client: description
+            for client, description in descriptions.items()
+            if isinstance(description, shape)
+        }
 
     @property
     def nodes(self) -> tuple[int, ...]:

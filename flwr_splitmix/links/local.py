@@ -105,10 +105,10 @@ class LocalLink(Link):
         for ticket, message in zip(tickets, messages, strict=True):
             index = ticket.client
             try:
-                said = self.host.attach(
+                description = self.host.attach(
                     ticket, partial(self.clients.__getitem__, index), arrays_of(message.content)
                 )
-                descriptions[index] = read_description(said)
+                descriptions[index] = read_description(description)
             except Exception as error:  # the same failure rule as over any other link
                 failures[index] = logged_reason(index, "attach", error)
         server_round = tickets[0].server_round if tickets else 0
@@ -143,9 +143,9 @@ class LocalLink(Link):
             if index in self.host.clients:
                 continue
             try:
-                kept = self.host.store.load(index, at_most=finished)
-                if kept is not None:
-                    client.restore_trained(*kept[1:])
+                state = self.host.store.load(index, at_most=finished)
+                if state is not None:
+                    client.restore_trained(*state[1:])
             except Exception as error:  # the same failure rule as in a round
                 log.warning("client %d is not as the run left it: %s", index, sentence(error))
 

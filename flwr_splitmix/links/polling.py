@@ -43,8 +43,8 @@ class Mail:
     def __init__(self, grid: Grid, messages: Sequence[Message], unread: Iterable[str] = ()) -> None:
         self.replies: dict[int, Message] = {}
         self._grid = grid
-        sent = grid.push_messages(list(messages)) if messages else ()
-        self._wanted = {message_id for message_id in sent if message_id}
+        message_ids = grid.push_messages(list(messages)) if messages else ()
+        self._wanted = {message_id for message_id in message_ids if message_id}
         self.unread = {*self._wanted, *unread}
 
     @property
@@ -151,5 +151,5 @@ def release_record(reply: Message) -> None:
 def error_sentence(reply: Message) -> str:
     """Return the last line of an error reply: the exception, without the traceback."""
     text = (reply.error.reason or "").rstrip()[-_TRACEBACK:] or "no reason given"
-    said = _WRAPPED.search(text)
-    return one_line(f"its ClientApp failed: {said[1]}" if said else text.splitlines()[-1])
+    wrapped = _WRAPPED.search(text)
+    return one_line(f"its ClientApp failed: {wrapped[1]}" if wrapped else text.splitlines()[-1])

@@ -39,9 +39,9 @@ def read_results(run: Run) -> Results:
     store = ClientStore(run.clients_dir)
     folders = run.clients_dir.iterdir() if run.clients_dir.is_dir() else ()
     for index in sorted(int(folder.name) for folder in folders):
-        kept = store.load(index)
-        if kept is not None:
-            _, state, meta = kept
+        stored_state = store.load(index)
+        if stored_state is not None:
+            _, state, meta = stored_state
             tensors |= {f"client {index}: {name}": t for name, t in state.items()}
             tensors[f"client {index}: batches drawn"] = torch.tensor(meta["drawn"])
     return Results(run.rows, tensors)

@@ -110,7 +110,7 @@ def check_mean_update_is_training_on_all_batches(
     ordinary = torch.optim.SGD(model.parameters(), lr=0.5)
     batches = [Batches(toy.data(i), toy.batch) for i in range(toy.clients)]
     for _ in range(rounds):
-        drawn = [own.next_batch(SEED, i) for i, own in enumerate(batches)]
+        drawn = [client_batches.next_batch(SEED, i) for i, client_batches in enumerate(batches)]
         inputs, labels = (torch.cat(parts) for parts in zip(*drawn, strict=True))
         _train(model, ordinary, (inputs, labels))
     for name, expected, actual in (
@@ -134,10 +134,10 @@ def check_average_is_fedavg(make_strategy: MakeStrategy, toy: Toy, tolerance: fl
     )
     clients = toy.make_clients(sgd(0.1), shares=strategy.mixer.shares)
     result = strategy.fit(clients, 1)
-    own = [client.segment.state_dict() for client in clients]
+    states = [client.segment.state_dict() for client in clients]
     check_same_tensors(
         f"{LAW}: the average is not FedAvg's",
-        {name: _weighted_mean((s[name] for s in own), sizes) for name in own[0]},
+        {name: _weighted_mean((s[name] for s in states), sizes) for name in states[0]},
         to_tensors(_arrays(result.arrays)),
         tolerance,
     )

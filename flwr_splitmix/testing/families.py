@@ -49,8 +49,8 @@ def check_families(
     shape = SmashedShape(batch, patches, width=4, prefix=prefix, grid=grid, classes=2)
     check_mixer(mixer)
     for seed in range(seeds):
-        made = mixer.plan(range(clients), shape, np.random.default_rng(seed), None)
-        plan = checked_plan(mixer, made)
+        unchecked_plan = mixer.plan(range(clients), shape, np.random.default_rng(seed), None)
+        plan = checked_plan(mixer, unchecked_plan)
         for client in range(clients):
             shares = [without_noise(share) for share in plan.shares(client) if share is not None]
             for share in shares:
@@ -65,16 +65,16 @@ def _check(share: Share, client: int, shape: SmashedShape, seed: int, *, whole: 
         for first in (0,) if whole else range(shape.batch):
             part, rows = share.part(first) if first else share, smashed[first:]
             allowed = _allowed(share, rows, shape.prefix) * (1 + _ROUNDING)
-            for what, sent in _sent(part, rows):
-                if bool((sent > allowed).any()):
+            for label, norms in _sent_norms(part, rows):
+                if bool((norms > allowed).any()):
                     raise AssertionError(
                         f"{LAW}: share {share.name!r} of family {share.family!r}, client {client}: "
-                        f"{what} has {float((sent / allowed).max()):.6g} times the squared norm "
+                        f"{label} has {float((norms / allowed).max()):.6g} times the squared norm "
                         "of what the family allows; state another family, or None"
                     )
 
 
-def _sent(share: Share, smashed: Tensor) -> Iterator[tuple[str, Tensor]]:
+def _sent_norms(share: Share, smashed: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield the squared norms (b,) of what leaves the client."""
     upload, _ = uploaded(share, smashed)
     yield "its upload", upload.square().sum((1, 2))
@@ -88,6 +88,8 @@ def _allowed(share: Share, smashed: Tensor, prefix: int) -> Tensor:
     each = smashed.square().sum(2)
     if share.family != "cutmix":
         return each.sum(1) * (share.lam**2 if share.family == "mixup" else 1.0)
-    kept = share.upload_shape((len(smashed), smashed.shape[1], smashed.shape[2]))[1] - prefix
-    largest = each[:, prefix:].topk(min(kept, each.shape[1] - prefix)).values.sum(1)
+    kept_patches = (
+        share.upload_shape((len(smashed), smashed.shape[1], smashed.shape[2]))[1] - prefix
+    )
+    largest = each[:, prefix:].topk(min(kept_patches, each.shape[1] - prefix)).values.sum(1)
     return share.lam**2 * each[:, :prefix].sum(1) + largest

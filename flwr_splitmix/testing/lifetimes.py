@@ -38,9 +38,9 @@ class TensorCounts(Observer):
 
     def on_exchange(self, event: Exchange) -> None:
         """Count the tensors after a given number of steps, when the next step is about to begin."""
-        done = step_of(event)
-        if self.counts.get(done) == Counter():
-            self.counts[done] = live_tensors()
+        step = step_of(event)
+        if self.counts.get(step) == Counter():
+            self.counts[step] = live_tensors()
 
 
 def check_graphs_are_freed(

@@ -47,23 +47,26 @@ def join_parts(
     replies: list[list[Exchange]] = []
     gradients: list[list[Any]] = []
     for call, reply in zip(down, up, strict=False):
-        told, where = call.payload, f"{law}: client {call.client}"
-        if "parts" not in told:
-            if told.keys() != DELIVERED or told["part"] != len(gradients[-1]):
-                raise AssertionError(f"{where} is sent {sorted(told)}, or out of turn")
+        call_payload, where = call.payload, f"{law}: client {call.client}"
+        if "parts" not in call_payload:
+            if call_payload.keys() != DELIVERED or call_payload["part"] != len(gradients[-1]):
+                raise AssertionError(f"{where} is sent {sorted(call_payload)}, or out of turn")
             if reply.payload:
                 raise AssertionError(f"{where} replies to a gradient alone")
-            gradients[-1].append(told["gradient"])
+            gradients[-1].append(call_payload["gradient"])
             continue
-        if told.keys() != ASKED:
-            raise AssertionError(f"{where} is sent {', '.join(sorted(told))}")
-        if told["part"] == 0:
-            own = {name: told[name] for name in ("number", "progress", "plan")}
+        if call_payload.keys() != ASKED:
+            raise AssertionError(f"{where} is sent {', '.join(sorted(call_payload))}")
+        if call_payload["part"] == 0:
+            order = {name: call_payload[name] for name in ("number", "progress", "plan")}
             before = _joined(gradients[-1]) if gradients else None
-            calls.append(replace(call, payload={**own, "gradient": before, "last": False}))
+            calls.append(replace(call, payload={**order, "gradient": before, "last": False}))
             replies.append([])
             gradients.append([])
-        if told["part"] != len(replies[-1]) or told["plan"] != calls[-1].payload["plan"]:
+        if (
+            call_payload["part"] != len(replies[-1])
+            or call_payload["plan"] != calls[-1].payload["plan"]
+        ):
             raise AssertionError(f"{where} is asked for parts out of turn, or otherwise")
         replies[-1].append(reply)
     if calls:
@@ -73,7 +76,7 @@ def join_parts(
     whole = [_joined_reply(parts) for parts in replies]
     if whole:
         whole.append(replace(whole[-1], payload={}))
-    parts = max((len(own) for own in replies), default=1)
+    parts = max((len(step_replies) for step_replies in replies), default=1)
     batches = [made[i : i + parts] for i in range(0, len(made), parts)]
     return calls, whole, [torch.cat(list(batch)) for batch in batches]
 
@@ -90,4 +93,4 @@ def _joined(parts: Sequence[Any]) -> Any:
         return None
     if isinstance(parts[0], Tensor):
         return torch.cat(list(parts))
-    return [_joined(own) for own in zip(*parts, strict=True)]
+    return [_joined(tensors) for tensors in zip(*parts, strict=True)]

@@ -46,8 +46,10 @@ def check_masks_partition(
     shape = SmashedShape(batch, patches, width=2, prefix=prefix, grid=_grid(patches), classes=2)
     rng, order_rng = np.random.default_rng(seed), np.random.default_rng(seed + 1)
     check_mixer(mixer)
-    made = mixer.plan(range(clients), shape, rng, order_rng if mixer.regroup == "epoch" else None)
-    plan = checked_plan(mixer, made)
+    unchecked_plan = mixer.plan(
+        range(clients), shape, rng, order_rng if mixer.regroup == "epoch" else None
+    )
+    plan = checked_plan(mixer, unchecked_plan)
     placed = [m.client for group in plan.passes[0] for m in group.members]
     if sorted(placed) != list(range(clients)):
         raise AssertionError(f"{LAW}: {clients} clients were grouped as {sorted(placed)}")

@@ -27,8 +27,8 @@ class Recording(Observer):
     def on_exchange(self, event: Exchange) -> None:
         """Keep a copy of a training exchange."""
         if event.phase == "train":
-            kept = self.down if event.direction == "down" else self.up
-            kept[event.client].append(copied(event))
+            exchanges = self.down if event.direction == "down" else self.up
+            exchanges[event.client].append(copied(event))
 
     def on_step(self, event: StepDone) -> None:
         """Keep the step."""
@@ -47,14 +47,14 @@ def plan_of(step: StepDone) -> Plan:
 
 def watch_segment(segment: nn.Module) -> list[Tensor]:
     """Return a list to which a lower segment's output is appended in each training step."""
-    made: list[Tensor] = []
+    outputs: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: Any, smashed: Tensor) -> None:
         if module.training and torch.is_grad_enabled():  # else it is only looked at
-            made.append(smashed.detach().clone())
+            outputs.append(smashed.detach().clone())
 
     segment.register_forward_hook(keep)
-    return made
+    return outputs
 
 
 def recorded_bytes(payload: Any) -> int:

@@ -74,13 +74,13 @@ def check_resume_equals_uninterrupted(
 
 
 @contextmanager
-def _folder(given: Path | None) -> Iterator[Path]:
+def _folder(folder: Path | None) -> Iterator[Path]:
     """Yield a folder: the given one, or one that is removed afterwards."""
-    if given is not None:
-        yield given
+    if folder is not None:
+        yield folder
         return
-    with TemporaryDirectory() as made:
-        yield Path(made)
+    with TemporaryDirectory() as temporary:
+        yield Path(temporary)
 
 
 def _compare(

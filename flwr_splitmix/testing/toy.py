@@ -44,9 +44,9 @@ class AnyToy(Protocol):
 
 def step_of(event: Exchange) -> int:
     """Return the step of the round, from 0, that an event begins; -1 if it begins none."""
-    told = event.payload
-    begins = event.phase == "train" and event.direction == "down" and "progress" in told
-    return int(told["number"]) if begins and not told.get("part") else -1
+    payload = event.payload
+    begins = event.phase == "train" and event.direction == "down" and "progress" in payload
+    return int(payload["number"]) if begins and not payload.get("part") else -1
 
 
 def sgd(lr: float = 1.0, momentum: float = 0.0) -> OptimizerFactory:

@@ -154,7 +154,7 @@ class TextToy:
         self, strategy: Any = None, optimizer: OptimizerFactory | None = None, **options: Any
     ) -> Sequence[UShapeClient]:
         """Make all clients; `options` are those of `UShapeClient`. Their secrets are repeatable."""
-        own: dict[str, Any] = {
+        client_options: dict[str, Any] = {
             "schedule": constant,
             "device": "cpu",
             "repeatable_secrets": True,
@@ -162,7 +162,7 @@ class TextToy:
             "optimizer": optimizer or sgd(),
             **options,
         }
-        return [self._client(client, own) for client in range(self.clients)]
+        return [self._client(client, client_options) for client in range(self.clients)]
 
     def _client(self, client: int, options: dict[str, Any]) -> UShapeClient:
         if self.hiding is not None:
@@ -195,16 +195,16 @@ OPTIONS: dict[str, Any] = {"calibration_epochs": 1, "eta": 20.0}
 def toy_hiding(strategy: str) -> Hiding:
     """Make the hiding of a client of a strategy of the U shape."""
     kind = USHAPE_STRATEGIES[strategy].hiding
-    given: dict[str, Any] = {**OPTIONS, "vocab_size": VOCABULARY, "special_ids": SPECIAL}
+    arguments: dict[str, Any] = {**OPTIONS, "vocab_size": VOCABULARY, "special_ids": SPECIAL}
     if needs_public(kind):
-        given["public"] = TextToy().texts(20_000, 12)
-    return make_hiding(kind, sources_of(given))
+        arguments["public"] = TextToy().texts(20_000, 12)
+    return make_hiding(kind, sources_of(arguments))
 
 
 def text_toy(strategy: str, **fields: Any) -> TextToy:
     """Make a toy with the clients and the hiding of a strategy of the U shape."""
     options = MixGuardOptions(secret_tokens=2, max_length=32, calibration_epochs=1)
-    own: dict[str, Any] = {"hiding": partial(toy_hiding, strategy), "options": options}
+    defaults: dict[str, Any] = {"hiding": partial(toy_hiding, strategy), "options": options}
     if strategy == "MixGuard":
-        own |= {"kind": MixGuardClient, "hiding": None}
-    return TextToy(**{**own, **fields})
+        defaults |= {"kind": MixGuardClient, "hiding": None}
+    return TextToy(**{**defaults, **fields})

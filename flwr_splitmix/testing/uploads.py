@@ -53,22 +53,22 @@ def check_upload(
     _check_labels(payload["labels"], shares, classes, ids, num_classes, where)
 
 
-def _check_smashed(share: Share | None, sent: Any, made: Tensor, where: str) -> None:
+def _check_smashed(share: Share | None, upload: Any, output: Tensor, where: str) -> None:
     if share is None:
-        if sent is not None:
+        if upload is not None:
             raise AssertionError(f"{where} uploads in a pass in which it has no share")
         return
-    batch, tokens, width = made.shape
-    wanted = share.upload_shape((batch, tokens, width))
-    if not isinstance(sent, Tensor) or tuple(sent.shape) != wanted:
-        shape = tuple(sent.shape) if isinstance(sent, Tensor) else type(sent).__name__
-        raise AssertionError(f"{where} uploads {shape}, its share is {wanted}")
-    if share.deterministic and not torch.equal(sent, share.upload(made)[0]):
+    batch, tokens, width = output.shape
+    expected = share.upload_shape((batch, tokens, width))
+    if not isinstance(upload, Tensor) or tuple(upload.shape) != expected:
+        shape = tuple(upload.shape) if isinstance(upload, Tensor) else type(upload).__name__
+        raise AssertionError(f"{where} uploads {shape}, its share is {expected}")
+    if share.deterministic and not torch.equal(upload, share.upload(output)[0]):
         raise AssertionError(f"{where} uploads other numbers than its share of the smashed data")
 
 
 def _check_labels(
-    sent: Any,
+    labels: Any,
     shares: Sequence[Share | None],
     classes: Tensor,
     ids: Tensor,
@@ -77,19 +77,19 @@ def _check_labels(
 ) -> None:
     kinds = {share.label_kind for share in shares if share is not None}
     if "soft" not in kinds:
-        (asked,) = kinds
-        expected = ids if asked == "ids" else classes
-        if not isinstance(sent, Tensor) or sent.dtype != torch.int64:
-            raise AssertionError(f"{where} sends labels that are not int64 {asked}")
-        if not torch.equal(sent, expected):
+        (kind,) = kinds
+        expected = ids if kind == "ids" else classes
+        if not isinstance(labels, Tensor) or labels.dtype != torch.int64:
+            raise AssertionError(f"{where} sends labels that are not int64 {kind}")
+        if not torch.equal(labels, expected):
             raise AssertionError(
-                f"{where} sends {sent.tolist()} as labels; its batch's {asked} are "
+                f"{where} sends {labels.tolist()} as labels; its batch's {kind} are "
                 f"{expected.tolist()}"
             )
         return
-    if not isinstance(sent, list) or len(sent) != len(shares):
+    if not isinstance(labels, list) or len(labels) != len(shares):
         raise AssertionError(f"{where} sends no list of soft labels, one for each of its passes")
-    for share, soft in zip(shares, sent, strict=True):
+    for share, soft in zip(shares, labels, strict=True):
         if (share is None) != (soft is None):
             raise AssertionError(f"{where} sends labels in a pass in which it has no share")
         if share is None:

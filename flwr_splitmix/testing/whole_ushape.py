@@ -78,36 +78,43 @@ def check_ushape_equals_whole(
 def _step(clients: Sequence[UShapeClient], trunk: nn.Module, seed: int, number: int) -> None:
     """Take one step of all clients in one graph, in which nothing is detached."""
     cpu = torch.device("cpu")
-    sent: list[Sent] = []
+    uploads: list[Sent] = []
     for index, client in enumerate(clients):
         example = client.batches.next_batch(seed, index)
         client.segments.train()
         place = derive_seed(seed, "encode", index, 1, number)
         with seeded_draws(cpu, place), seeded_secrets():
-            sent.append(client.hiding.obfuscate(MaskedBatch.of(example, cpu)))
+            uploads.append(client.hiding.obfuscate(MaskedBatch.of(example, cpu)))
     outputs: dict[int, Sequence[Tensor]] = {}
     trunk.train()
     with seeded_draws(cpu, derive_seed(seed, "trunk", 1, number)):
         # Messages of equal length form one batch, in the order of the clients.
-        for length in dict.fromkeys(s.mask.shape[1] for s in sent):
-            chosen = [i for i, s in enumerate(sent) if s.mask.shape[1] == length]
-            hidden = torch.cat([message for i in chosen for message in sent[i].messages])
-            mask = torch.cat([sent[i].mask for i in chosen for _ in sent[i].messages])
-            parts = trunk(hidden, mask).split([len(m) for i in chosen for m in sent[i].messages])
+        for length in dict.fromkeys(s.mask.shape[1] for s in uploads):
+            chosen = [i for i, s in enumerate(uploads) if s.mask.shape[1] == length]
+            hidden = torch.cat([message for i in chosen for message in uploads[i].messages])
+            mask = torch.cat([uploads[i].mask for i in chosen for _ in uploads[i].messages])
+            parts = trunk(hidden, mask).split([len(m) for i in chosen for m in uploads[i].messages])
             for i in chosen:
-                outputs[i], parts = parts[: len(sent[i].messages)], parts[len(sent[i].messages) :]
+                outputs[i], parts = (
+                    parts[: len(uploads[i].messages)],
+                    parts[len(uploads[i].messages) :],
+                )
     losses = []
     for index, client in enumerate(clients):
         with seeded_draws(cpu, derive_seed(seed, "decode", index, 1, number)):
-            hidden = client.hiding.recover(outputs[index], sent[index])
-            loss = client.loss(hidden, sent[index])
-            penalty = sent[index].penalty
+            hidden = client.hiding.recover(outputs[index], uploads[index])
+            loss = client.loss(hidden, uploads[index])
+            penalty = uploads[index].penalty
             losses.append(loss if penalty is None else loss + penalty)
-    own = [p for client in clients for p in client.segments.parameters() if p.requires_grad]
+    client_parameters = [
+        p for client in clients for p in client.segments.parameters() if p.requires_grad
+    ]
     shared = [p for p in trunk.parameters() if p.requires_grad]
-    gradients = torch.autograd.grad(torch.stack(losses).sum(), own + shared)
+    gradients = torch.autograd.grad(torch.stack(losses).sum(), client_parameters + shared)
     with torch.no_grad():
-        for parameter, gradient in zip(own, gradients[: len(own)], strict=True):
+        for parameter, gradient in zip(
+            client_parameters, gradients[: len(client_parameters)], strict=True
+        ):
             parameter.sub_(gradient)
-        for parameter, gradient in zip(shared, gradients[len(own) :], strict=True):
+        for parameter, gradient in zip(shared, gradients[len(client_parameters) :], strict=True):
             parameter.sub_(gradient / len(clients))

@@ -65,7 +65,7 @@ def check_wire(
         With the step, the client, and what was wrong.
     """
     toy = toy or Toy()
-    seen = Recording()
+    recording = Recording()
     strategy = make_strategy(
         toy.upper(),
         optimizer=sgd(0.1),
@@ -73,18 +73,18 @@ def check_wire(
         steps_per_round=steps,
         device="cpu",
         seed=SEED,
-        observers=[seen],
+        observers=[recording],
     )
     clients = toy.make_clients(sgd(0.1), kind, shares=strategy.mixer.shares)
-    made = [watch_segment(client.segment) for client in clients]
+    outputs = [watch_segment(client.segment) for client in clients]
     failure = ""
     try:
         strategy.fit(clients, 1)
     except LinkError as error:  # the exchanges before it may explain it
         failure = str(error)
-    for client, reason in seen.failures.items():
+    for client, reason in recording.failures.items():
         failure = failure or f"client {client}: {reason}"
-    return check_recording(seen, made, strategy, toy, steps, failure)
+    return check_recording(recording, outputs, strategy, toy, steps, failure)
 
 
 def check_recording(
@@ -119,14 +119,14 @@ def check_recording(
     AssertionError
         As for `check_wire`.
     """
-    known = known_shares(strategy.mixer.shares)
+    share_kinds = known_shares(strategy.mixer.shares)
     for client in range(toy.clients):
-        down, up, own = seen.down[client], seen.up[client], made[client]
+        down, up, outputs = seen.down[client], seen.up[client], made[client]
         if goes_in_parts(down):
-            down, up, own = join_parts(LAW, down, up, own)
+            down, up, outputs = join_parts(LAW, down, up, outputs)
         else:
             down, up = _joined(down, up)
-        _check_uploads(client, down, up, toy, own, known)
+        _check_uploads(client, down, up, toy, outputs, share_kinds)
         _check_orders(client, down, seen.steps, strategy.mixer)
     if failure or len(seen.steps) != steps:
         raise AssertionError(f"{LAW}: the round did not run through; {failure}")
@@ -134,7 +134,7 @@ def check_recording(
         _check_patches(plan_of(step), strategy.mixer, f"{LAW}: step {step.number}")
     (row,) = strategy.rows
     for events, column in ((seen.up, "uplink_bytes"), (seen.down, "downlink_bytes")):
-        _check_bytes([e for own in events.values() for e in own], row[column], column)
+        _check_bytes([e for exchanges in events.values() for e in exchanges], row[column], column)
     return _unchecked([plan_of(step) for step in seen.steps], strategy.mixer)
 
 
@@ -167,15 +167,15 @@ def _check_uploads(
     down: Sequence[Exchange],
     up: Sequence[Exchange],
     toy: Toy,
-    made: Sequence[Tensor],
-    known: Sequence[type[Share]],
+    outputs: Sequence[Tensor],
+    share_kinds: Sequence[type[Share]],
 ) -> None:
     """Compare one client's replies with its lower segment's outputs and with its calls."""
-    asked = sum(call.payload["plan"] is not None for call in down)
+    requests = sum(call.payload["plan"] is not None for call in down)
     answered = sum(bool(reply.payload) for reply in up)
-    if not answered <= len(made) <= asked:
+    if not answered <= len(outputs) <= requests:
         raise AssertionError(
-            f"{LAW}: client {client} ran its lower segment {len(made)} times in {asked} steps"
+            f"{LAW}: client {client} ran its lower segment {len(outputs)} times in {requests} steps"
         )
     batches = Batches(toy.data(client), toy.batch)
     for number, (call, reply) in enumerate(zip(down, up, strict=False)):
@@ -184,10 +184,10 @@ def _check_uploads(
             if reply.payload:
                 raise AssertionError(f"{where} replies {sorted(reply.payload)} to the round's end")
             continue
-        shares = [p if p is None else share_from_wire(p, known) for p in call.payload["plan"]]
+        shares = [p if p is None else share_from_wire(p, share_kinds) for p in call.payload["plan"]]
         _, classes = batches.next_batch(SEED, client)
         ids = torch.from_numpy(batches.indices)
-        check_upload(where, reply.payload, shares, made[number], classes, ids, toy.classes)
+        check_upload(where, reply.payload, shares, outputs[number], classes, ids, toy.classes)
 
 
 def _check_orders(
@@ -199,20 +199,20 @@ def _check_orders(
         if call.payload.keys() != TOLD:
             raise AssertionError(f"{where} is sent {', '.join(sorted(call.payload))}")
         plan = plan_of(step)
-        own = [None if share is None else share.to_wire() for share in plan.shares(client)]
-        if not call.payload["plan"] == plan.for_node(client) == own:
+        own_shares = [None if share is None else share.to_wire() for share in plan.shares(client)]
+        if not call.payload["plan"] == plan.for_node(client) == own_shares:
             raise AssertionError(f"{where} is told other than its own part of the plan")
-        others = set(_mentioned(own)) - {client}
+        others = set(_mentioned(own_shares)) - {client}
         if others and not mixer.raw_inputs_cross:
             raise AssertionError(f"{where} is told of clients {sorted(others)}")
     for number, call in enumerate(calls[: len(steps) + 1]):
-        sent = call.payload["gradient"]
-        shapes = sent and [None if g is None else tuple(g.shape) for g in sent]
-        wanted = _gradient_shapes(client, steps[number - 1]) if number else None
-        if shapes != wanted:
+        gradients = call.payload["gradient"]
+        shapes = gradients and [None if g is None else tuple(g.shape) for g in gradients]
+        expected = _gradient_shapes(client, steps[number - 1]) if number else None
+        if shapes != expected:
             raise AssertionError(
                 f"{LAW}: step {number}, client {client} is sent gradients of shapes {shapes}, "
-                f"those of its own shares are {wanted}"
+                f"those of its own shares are {expected}"
             )
 
 
@@ -241,7 +241,9 @@ def _check_patches(plan: Plan, mixer: Mixer, where: str) -> None:
         if not all(share.deterministic for share in shares):
             continue
         shapes = [share.upload_shape(plan.shape.size) for share in shares]
-        numbers = sum((tokens - plan.shape.prefix) * kept for _, tokens, kept in shapes)
+        numbers = sum(
+            (tokens - plan.shape.prefix) * upload_width for _, tokens, upload_width in shapes
+        )
         most = n * len(shares) if mixer.cover == "weighted" else n
         if numbers > most * width or (numbers < most * width and mixer.cover != "partial"):
             raise AssertionError(
@@ -271,13 +273,13 @@ def _unchecked(plans: Sequence[Plan], mixer: Mixer) -> list[str]:
     return reasons
 
 
-def _mentioned(told: Any) -> Iterator[int]:
+def _mentioned(contents: Any) -> Iterator[int]:
     """Yield the clients in plain values: those of (client, share) pairs, at any depth."""
-    if isinstance(told, Mapping):
-        for value in told.values():
+    if isinstance(contents, Mapping):
+        for value in contents.values():
             yield from _mentioned(value)
-    elif isinstance(told, (list, tuple)):
-        if len(told) == 2 and isinstance(told[0], int) and isinstance(told[1], Mapping):
-            yield told[0]
-        for value in told:
+    elif isinstance(contents, (list, tuple)):
+        if len(contents) == 2 and isinstance(contents[0], int) and isinstance(contents[1], Mapping):
+            yield contents[0]
+        for value in contents:
             yield from _mentioned(value)

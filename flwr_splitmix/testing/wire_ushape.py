@@ -68,7 +68,7 @@ def check_ushape_wire(
         With the exchange, the client, and what was wrong.
     """
     toy = toy or TextToy(tests=6)
-    seen = _Everything()
+    recording = _Everything()
     strategy = make_strategy(
         toy.server(),
         optimizer=sgd(0.1),
@@ -77,14 +77,14 @@ def check_ushape_wire(
         device="cpu",
         seed=3,
         evaluation="federated" if toy.tests else "none",
-        observers=[seen],
+        observers=[recording],
     )
     failure = ""
     try:
         strategy.fit(toy.clients_for(strategy, sgd(0.1)), 1)
     except LinkError as error:  # the exchanges before it may explain it
         failure = str(error)
-    for event in seen.events:
+    for event in recording.events:
         where = f"{LAW}: client {event.client}, {event.method} {event.direction}"
         if event.direction == "up":
             _check_reply(event, toy.width, where)
@@ -94,7 +94,7 @@ def check_ushape_wire(
             raise AssertionError(
                 f"{where}: {event.nbytes} bytes were counted, the tensors have {recorded}"
             )
-    for client, reason in seen.failures.items():
+    for client, reason in recording.failures.items():
         failure = failure or f"client {client}: {reason}"
     if failure:
         raise AssertionError(f"{LAW}: the round did not run through; {failure}")
@@ -102,14 +102,14 @@ def check_ushape_wire(
     for direction, column in (("up", "uplink_bytes"), ("down", "downlink_bytes")):
         total = sum(
             recorded_bytes(event.payload)
-            for event in seen.events
+            for event in recording.events
             if event.direction == direction and event.phase == "train"
         )
         if row[column] != total:
             raise AssertionError(
                 f"{LAW}: {column} is {row[column]}, the recorded tensors have {total}"
             )
-    return seen.events
+    return recording.events
 
 
 def _check_reply(event: Exchange, width: int, where: str) -> None:

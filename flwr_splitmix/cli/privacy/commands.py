@@ -141,8 +141,8 @@ def epsilon(
         orders = ORDERS if order is None else [order]
         tight = plan.epsilon(orders)
         if gaps := plan.release.noise.gaps:
-            said = "; ".join(f"{UNBOUNDED[gap]}{_REMEDIES.get(gap, '')}" for gap in gaps)
-            raise ValueError(f"there is no epsilon: {said}")
+            reasons = "; ".join(f"{UNBOUNDED[gap]}{_REMEDIES.get(gap, '')}" for gap in gaps)
+            raise ValueError(f"there is no epsilon: {reasons}")
         if not math.isfinite(tight):
             raise ValueError(
                 f"the epsilon is beyond all numbers: --sigma-s {sigma_s:g} and --sigma-y "

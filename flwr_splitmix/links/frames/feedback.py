@@ -42,7 +42,7 @@ class Feedback:
         self._lock = threading.Lock()
         self._number = 0
         self._corrected: Mapping[str, Any] = {}
-        self._left: list[Tensor | None] = []
+        self._residuals: list[Tensor | None] = []
 
     def correct(self, number: int, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a call's payload with corrected gradients; a repeated call gets the same payload.
@@ -63,9 +63,9 @@ class Feedback:
         gradients: Sequence[Tensor | None] | None = payload.get(GRADIENT)
         if gradients is None:
             return payload
-        left = [*self._left, *[None] * len(gradients)]
-        corrected = [_sum(g, rest) for g, rest in zip(gradients, left, strict=False)]
-        self._left = [None if g is None else self._rest(g) for g in corrected]
+        residuals = [*self._residuals, *[None] * len(gradients)]
+        corrected = [_sum(g, rest) for g, rest in zip(gradients, residuals, strict=False)]
+        self._residuals = [None if g is None else self._rest(g) for g in corrected]
         return {**payload, GRADIENT: corrected}
 
     def _rest(self, gradient: Tensor) -> Tensor:

@@ -84,8 +84,8 @@ def narrow(
     if bits := level_bits(wire):
         chance = None
         if wire.endswith(STOCHASTIC):
-            own = draws or torch.Generator().manual_seed(0)
-            chance = torch.rand(tensor.shape, generator=own).to(tensor.device)
+            generator = draws or torch.Generator().manual_seed(0)
+            chance = torch.rand(tensor.shape, generator=generator).to(tensor.device)
         # Half precision has fewer digits than a level's place needs.
         wide = tensor.float() if tensor.element_size() < 4 else tensor
         return _quantize(wide, chance) if bits == 8 else _pack(wide, chance)

@@ -94,7 +94,7 @@ class MixerChannel:
             `arguments` cannot be sent.
         """
         deadline = time.monotonic() + self._patience
-        told, refusals = "", 0
+        logged_reason, refusals = "", 0
         while True:
             self._dial()
             try:
@@ -103,9 +103,9 @@ class MixerChannel:
                 self.close()
                 if self._limit.exceeded:
                     raise LinkError(f"{self._mixer} {self._no_answer('open')}") from None
-                said = one_line(error.details() or error.code().name)
+                reason = one_line(error.details() or error.code().name)
                 if error.code() != grpc.StatusCode.UNAVAILABLE:
-                    raise LinkError(f"{self._mixer} turns this run away: {said}") from None
+                    raise LinkError(f"{self._mixer} turns this run away: {reason}") from None
                 # A mixer that restarts behind a proxy hangs up, too, for a while.
                 refusals = refusals + 1 if self._lacks_certificate else 0
                 if refusals >= SURE:
@@ -116,15 +116,15 @@ class MixerChannel:
                     ) from None
                 if time.monotonic() + PAUSE > deadline:
                     raise LinkError(
-                        f"{self._mixer} could not be reached within {self._patience:g} s: {said}; "
-                        f"does splitmix mixer run there, {self._expected}?{self._unaccepted}"
+                        f"{self._mixer} could not be reached within {self._patience:g} s: {reason}"
+                        f"; does splitmix mixer run there, {self._expected}?{self._unaccepted}"
                     ) from None
-                if said != told:
-                    told = said
+                if reason != logged_reason:
+                    logged_reason = reason
                     log.warning(
                         "%s cannot be reached: %s; trying again for %.0f s",
                         self._mixer,
-                        said,
+                        reason,
                         deadline - time.monotonic(),
                     )
             except StopIteration:
@@ -145,12 +145,12 @@ class MixerChannel:
         try:
             return self._ask(name, arguments or {})
         except grpc.RpcError as error:
-            said = one_line(error.details() or error.code().name)
+            reason = one_line(error.details() or error.code().name)
             if self._limit.exceeded:
-                said = f"it {self._no_answer(name)}"
+                reason = f"it {self._no_answer(name)}"
         except StopIteration:
-            said = "it ended the stream"
-        raise RoundLostError(f"{self._mixer} is gone: {said}")
+            reason = "it ended the stream"
+        raise RoundLostError(f"{self._mixer} is gone: {reason}")
 
     def close(self) -> None:
         """End the stream; the mixer then ends the round, unless "close" was called."""
@@ -171,15 +171,15 @@ class MixerChannel:
         """What this process expects there, for a mixer with other encryption."""
         if not self._dialled.tls:
             return "without TLS (MixerLink has no ca=, the app no ssl-ca-certfile)"
-        own = "the authority in ca= of MixerLink (in the apps ssl-ca-certfile)"
-        signer = own if self._dialled.ca else "an authority that gRPC comes with"
+        authority = "the authority in ca= of MixerLink (in the apps ssl-ca-certfile)"
+        signer = authority if self._dialled.ca else "an authority that gRPC comes with"
         return f"with a certificate of that name, signed by {signer}"
 
     @property
     def _lacks_certificate(self) -> bool:
         """Whether the mixer asks for a certificate, and this process has none."""
-        own = self._dialled
-        return own.tls and own.pair is None and asks_for_certificate(own.address)
+        dialled = self._dialled
+        return dialled.tls and dialled.pair is None and asks_for_certificate(dialled.address)
 
     @property
     def _unaccepted(self) -> str:
@@ -190,14 +190,14 @@ class MixerChannel:
 
     def _dial(self) -> None:
         # One connection per stream, since a mixer may be restarted between rounds.
-        own = self._dialled
-        channel = dial(own.address, tls=own.tls, ca=own.ca, pair=own.pair)
+        dialled = self._dialled
+        channel = dial(dialled.address, tls=dialled.tls, ca=dialled.ca, pair=dialled.pair)
         self._open.callback(channel.close)
         self._outbox, self._number = queue.SimpleQueue(), 0
         self._open.callback(self._outbox.put, None)
         self._stream = channel.stream_stream(METHOD)(
             chain.from_iterable(iter(self._outbox.get, None)),
-            metadata=((TOKEN_KEY, own.token), (PROTOCOL_KEY, str(PROTOCOL))),
+            metadata=((TOKEN_KEY, dialled.token), (PROTOCOL_KEY, str(PROTOCOL))),
         )
         self._limit = self._open.enter_context(SilenceLimit(self._longest, self._hang_up))
 

@@ -34,7 +34,7 @@ class MixedGroups(Clients):
     ----------
     began
         The mixer's reply to "begin".
-    asked
+    nodes
         Client index -> node id, of all nodes that were sent to the mixer.
     failures
         By client index, why a node did not attach.
@@ -57,7 +57,7 @@ class MixedGroups(Clients):
         self,
         server_round: int,
         began: Mapping[str, Any],
-        asked: Mapping[int, int],
+        nodes: Mapping[int, int],
         failures: Mapping[int, str],
         observe: Observe | None,
         channel: MixerChannel,
@@ -67,7 +67,7 @@ class MixedGroups(Clients):
     ) -> None:
         groups = began.get("groups")
         sizes = {name: began.get(name) for name in SIZES}
-        if type(groups) is not int or not 0 < groups <= len(asked):
+        if type(groups) is not int or not 0 < groups <= len(nodes):
             raise LinkError("the mixer does not say how many groups it forms")
         try:
             described = read_description({**sizes, "state-round": server_round})
@@ -77,7 +77,7 @@ class MixedGroups(Clients):
             server_round, {index - groups: described for index in range(groups)}, failures, observe
         )
         self._groups = groups
-        self._asked = sorted(asked)
+        self._asked = sorted(nodes)
         self._channel = channel
         self._hear = hear
         self._looks = one_class
@@ -107,9 +107,9 @@ class MixedGroups(Clients):
             "number": first["number"],
             "progress": float(first["progress"]),
             "gradients": {
-                str(group + self._groups): own["gradient"][0]
-                for group, own in payloads.items()
-                if own["gradient"] is not None
+                str(group + self._groups): payload["gradient"][0]
+                for group, payload in payloads.items()
+                if payload["gradient"] is not None
             },
         }
         if first["plan"] is None:

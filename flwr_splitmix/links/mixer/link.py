@@ -169,15 +169,15 @@ class MixerLink(DialledLink):
             ca = self._dialled.ca.decode("ascii", "replace")
             for ticket, message in zip(tickets, messages, strict=True):
                 token = str(tokens.get(str(ticket.client)))
-                own = self.dialling(ticket, address, token, tls=tls, ca=ca)
-                message.content = with_record(message.content, own.to_record())
+                node_ticket = self.dialling(ticket, address, token, tls=tls, ca=ca)
+                message.content = with_record(message.content, node_ticket.to_record())
             mail = Mail(grid, messages, self._unread)
             failures = self._attach(grid, mail, nodes, channel)
             clients = self._begin(tickets[0].server_round, nodes, failures, channel, observe)
             yield clients
             channel.ask("close")
-            left = {client: nodes[client] for client in clients.nodes}
-            clients.replies = collect(grid, mail, left, clients.fail, self.attach_timeout)
+            remaining = {client: nodes[client] for client in clients.nodes}
+            clients.replies = collect(grid, mail, remaining, clients.fail, self.attach_timeout)
         finally:
             if mail is not None:
                 self._unread = mail.unread
@@ -198,13 +198,13 @@ class MixerLink(DialledLink):
         }
 
     def _ledger(self, tickets: Sequence[Ticket]) -> dict[str, Any] | None:
-        asked = (self._mixing or {}).get("ledger")
-        if asked is None:
+        ledger = (self._mixing or {}).get("ledger")
+        if ledger is None:
             return None
         attempts = {str(ticket.client): ticket.attempt for ticket in tickets}
         earlier = {str(ticket.client): ticket.earlier for ticket in tickets if ticket.earlier}
         return {
-            **asked,
+            **ledger,
             "run": self.run or self.run_of_strategy,
             "attempts": attempts,
             "earlier": earlier,
@@ -250,10 +250,10 @@ class MixerLink(DialledLink):
         absence = Absence(grid, mail, self.attach_timeout)
         while True:
             mail.look()
-            said = channel.ask("attach", {"gone": gone})
-            new = dictionary(said, "failures")
+            reply = channel.ask("attach", {"gone": gone})
+            new = dictionary(reply, "failures")
             failures |= {c: str(new[str(c)]) for c in nodes if str(c) in new}
-            named = said.get("waiting")
+            named = reply.get("waiting")
             waiting = [c for c in nodes if isinstance(named, list) and c in named]
             if not waiting:
                 return failures

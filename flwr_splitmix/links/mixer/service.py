@@ -118,12 +118,16 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, "this is not the mixer's token (link-via-token)"
             )
-        if self._names_nodes and (taken := sorted(filter(names_node, certified_names(context)))):
-            log.warning("a ServerApp was turned away: it shows the certificate of %s", taken[0])
+        if self._names_nodes and (
+            node_names := sorted(filter(names_node, certified_names(context)))
+        ):
+            log.warning(
+                "a ServerApp was turned away: it shows the certificate of %s", node_names[0]
+            )
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"this run shows the certificate of {taken[0]} (ssl-certfile), with which it could "
-                "pretend to be that node: give it one that names no node",
+                f"this run shows the certificate of {node_names[0]} (ssl-certfile), with which it "
+                "could pretend to be that node: give it one that names no node",
             )
         if self._streams >= MOST_STREAMS:
             await context.abort(

@@ -35,15 +35,15 @@ def asked_tests(arguments: Mapping[str, Any]) -> dict[str, str | int]:
 
     What is neither a short text nor a whole number from 0 is left out: a server may send anything.
     """
-    asked: dict[str, str | int] = {}
+    request: dict[str, str | int] = {}
     kind = arguments.get("kind")
     if isinstance(kind, str) and len(kind) <= _LONGEST_KIND:
-        asked["kind"] = one_line(kind)
+        request["kind"] = one_line(kind)
     for name in ("start", "stop"):
         number = arguments.get(name)
         if type(number) is int and 0 <= number <= _LARGEST:
-            asked[name] = number
-    return asked
+            request[name] = number
+    return request
 
 
 class AuditLog:

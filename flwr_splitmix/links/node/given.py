@@ -78,9 +78,9 @@ class OriginStore:
         OtherFormError
             If it does not say where it began.
         """
-        if (kept := self._store.load(index, at_most)) is None:
+        if (state := self._store.load(index, at_most)) is None:
             return None
-        state_round, tensors, meta = kept
+        state_round, tensors, meta = state
         if not {WEIGHTS, TRAINING} <= meta.keys():
             raise OtherFormError(
                 f"the state of client {index} after round {state_round}",

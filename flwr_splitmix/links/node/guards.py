@@ -50,12 +50,12 @@ class NodeGuards:
     """
 
     def __init__(self, context: Context, ticket: Ticket) -> None:
-        own = context.node_config.get(INDEX)
+        node_index = context.node_config.get(INDEX)
         # Names of files: to Python 1, 1.0 and True are equal, and each would have its own ledger.
-        if own != ticket.client or type(own) is not type(ticket.client):
+        if node_index != ticket.client or type(node_index) is not type(ticket.client):
             raise LinkError(
                 f"the server's ticket is for client {ticket.client!r}, and this node's {INDEX} is "
-                f"{own!r}"
+                f"{node_index!r}"
             )
         check_keys(context.node_config)
         try:
@@ -194,8 +194,8 @@ def rejection_log(message: Message, context: Context) -> AuditLog | None:
         folder = node_folder(context)
     except LinkError:
         return None
-    told = dict(message.content.config_records.get(RECORD) or {})
-    run, number, to = (told.get(name) for name in ("run", "server_round", "address"))
+    record = dict(message.content.config_records.get(RECORD) or {})
+    run, number, to = (record.get(name) for name in ("run", "server_round", "address"))
     return _open_log(
         folder,
         index,

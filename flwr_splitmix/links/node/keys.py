@@ -52,20 +52,20 @@ def check_keys(keys: Iterable[str]) -> None:
         If there is such a key; the message names it and what was probably meant.
     """
     for key in keys:
-        if key not in (*OPTIONAL, INDEX) and (meant := _meant(key)):
+        if key not in (*OPTIONAL, INDEX) and (likely_key := _likely_key(key)):
             raise LinkError(
                 f"this node's configuration has {key!r}, which flwr-splitmix does not read, so the "
-                f"node would be without what it seems to mean; did you mean {meant!r}? An app's "
-                "own key needs a name less like it"
+                f"node would be without what it seems to mean; did you mean {likely_key!r}? An "
+                "app's own key needs a name less like it"
             )
 
 
-def _meant(key: str) -> str:
+def _likely_key(key: str) -> str:
     """Return the key that another one seems to mean, or ""."""
     folded = _fold(key)
     if folded in _OWN:
         return ""
-    near = (known for known in OPTIONAL if _is_near(folded, _fold(known)))
+    near = (option for option in OPTIONAL if _is_near(folded, _fold(option)))
     return _ALIASES.get(folded) or next(near, "")
 
 

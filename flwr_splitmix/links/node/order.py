@@ -78,14 +78,14 @@ def _of_folder(folder: Path) -> bytes | None:
 
 def _make(path: Path) -> None:
     """Write a new secret, unless another process of the node has just done so."""
-    own = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
-    write_atomic(own, secrets.token_bytes(_BYTES), private=True)
+    temporary = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
+    write_atomic(temporary, secrets.token_bytes(_BYTES), private=True)
     try:
         # A rename would replace the other process's, which it may use already.
         with contextlib.suppress(FileExistsError):
-            os.link(own, path)
+            os.link(temporary, path)
     finally:
-        own.unlink()
+        temporary.unlink()
 
 
 def _of_context(context: Context) -> bytes:

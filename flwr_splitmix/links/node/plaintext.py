@@ -46,10 +46,12 @@ def admit_plaintext(ticket: Ticket, context: Context, policy: NodePolicy) -> Non
     host, _ = split_address(address, "the ticket's address")
     if is_loopback(host):
         return
-    own = [key for key in (CERTIFICATE, KEY) if context.node_config.get(key) is not None]
-    refuses = bool(own) if policy.allow_insecure is None else not policy.allow_insecure
+    tls_keys = [key for key in (CERTIFICATE, KEY) if context.node_config.get(key) is not None]
+    refuses = bool(tls_keys) if policy.allow_insecure is None else not policy.allow_insecure
     if refuses:
-        because = f"{own[0]} is set" if policy.allow_insecure is None else "allow-insecure = false"
+        because = (
+            f"{tls_keys[0]} is set" if policy.allow_insecure is None else "allow-insecure = false"
+        )
         raise LinkError(
             f"this node does not dial {address} without TLS ({because}): give the run's link a "
             f"certificate ({CERTIFICATE} and {KEY}, without link-insecure), or, on a network that "

@@ -62,8 +62,8 @@ def serve_round(
         ticket = pinned(ticket, context.node_config)
         admit_plaintext(ticket, context, guards.policy)
         arrays = arrays_of(message.content)
-        kept = open_store(ticket.run, context)
-        store = OriginStore(kept, arrays, ticket, trains=guards.policy.trains)
+        run_store = open_store(ticket.run, context)
+        store = OriginStore(run_store, arrays, ticket, trains=guards.policy.trains)
         host = ClientHost(store, public_sentence)
         make = partial(guards.build, partial(build, client_fn, context, public_sentence))
         description = host.attach(ticket, make, arrays)
@@ -88,8 +88,8 @@ def serve_round(
             log.exception("%sthis node has failed", where)
         else:
             log.warning("%s%s", where, own_sentence(error))
-        said = public_sentence(error)
-        reply = refuse_round(message, context, said, None if guards is None else guards.audit)
+        reason = public_sentence(error)
+        reply = refuse_round(message, context, reason, None if guards is None else guards.audit)
         if RECORD not in message.content.config_records:
             raise
         return reply

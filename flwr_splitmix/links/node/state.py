@@ -194,9 +194,9 @@ class ContextStore:
             return None
         try:
             frame = decode(record["frame"], CONTEXT_BYTES)  # type: ignore[arg-type]
-            kept = frame.payload
-            tensors, meta = kept["tensors"], kept["meta"]
-            if (written := kept.get(DIGEST)) is None:
+            payload = frame.payload
+            tensors, meta = payload["tensors"], payload["meta"]
+            if (written := payload.get(DIGEST)) is None:
                 whose = f"client {index}: its state in Flower's context"
                 raise OtherFormError(whose, "has no digest")
             damaged = written != digest(tensors, meta)
@@ -208,7 +208,7 @@ class ContextStore:
             )
             return None
         late = at_most is not None and frame.number > at_most
-        if late or (kept["run"], kept["client"]) != (self._run, index):
+        if late or (payload["run"], payload["client"]) != (self._run, index):
             return None
         return frame.number, tensors, meta
 

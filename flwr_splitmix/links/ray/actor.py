@@ -78,7 +78,7 @@ class RayHost:
 
     def keep(self, tickets: list[Ticket]) -> list[str]:
         """Save the states that an evaluation has changed; return warnings."""
-        return [said for ticket in tickets if (said := self.host.keep_if_changed(ticket))]
+        return [warning for ticket in tickets if (warning := self.host.keep_if_changed(ticket))]
 
     def finish(self, ticket: Ticket) -> tuple[dict[str, np.ndarray], dict[str, int | float], str]:
         """End a client's round and return (arrays, metrics, warning or "")."""

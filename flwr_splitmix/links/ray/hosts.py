@@ -84,10 +84,10 @@ class Hosts:
         ray = self._wait_for_ray()
         nodes = _alive_nodes(ray)
         cpus = sum(int(node["Resources"].get("CPU", 0)) for node in nodes)
-        wanted = self.number or max(len(nodes), min(cpus, 4), 1)
-        self._hosts = self._started(ray, wanted, nodes)
+        host_count = self.number or max(len(nodes), min(cpus, 4), 1)
+        self._hosts = self._started(ray, host_count, nodes)
         homes = {host.home for host in self._hosts}
-        log.info("%s on %s", counted(wanted, "client host"), counted(len(homes), "Ray node"))
+        log.info("%s on %s", counted(host_count, "client host"), counted(len(homes), "Ray node"))
 
     def replace_lost(self) -> None:
         """Restart the hosts of lost Ray nodes on the remaining nodes."""
@@ -162,7 +162,7 @@ class Hosts:
             return list(islice(cycle(nodes), hosts))
         gpus = [float(node["Resources"].get("GPU", 0)) for node in nodes]
         # A host does not span nodes; the small constant compensates for rounding.
-        room = [int(there / self.gpus + 1e-9) for there in gpus]
+        room = [int(available / self.gpus + 1e-9) for available in gpus]
         if sum(room) < hosts:
             raise LinkError(
                 f"{counted(hosts, 'host')} with {self.gpus:g} GPUs each cannot be placed: Ray "

@@ -24,10 +24,10 @@ def check_own_modules(client_fn: Callable[..., Any]) -> None:
         If another folder on the import path has other contents under the same name; the message
         names both files and the remedy.
     """
-    for own, other in _shadowed(client_fn):
+    for imported, other in _shadowed(client_fn):
         raise ClientError(
-            f"{own} was imported, but the app that is run has another {other.name} ({other}): the "
-            "SuperLink was started in the folder of another app, whose modules come first. End "
+            f"{imported} was imported, but the app that is run has another {other.name} ({other}): "
+            "the SuperLink was started in the folder of another app, whose modules come first. End "
             "that SuperLink, and start it in an empty folder, or give each app a FLWR_HOME and "
             "ports of its own"
         )
@@ -50,11 +50,11 @@ def _shadowed(client_fn: Callable[..., Any]) -> Iterator[tuple[Path, Path]]:
         if (path := getattr(each, "__file__", None)) and Path(path).is_relative_to(folder)
     ]
     for entry in apps:
-        for own in beside:
-            other = entry / own.relative_to(folder)
-            both = other != own and other.is_file() and own.is_file()
-            if both and own.read_bytes() != other.read_bytes():
-                yield own, other
+        for imported in beside:
+            other = entry / imported.relative_to(folder)
+            both = other != imported and other.is_file() and imported.is_file()
+            if both and imported.read_bytes() != other.read_bytes():
+                yield imported, other
 
 
 def _is_app(folder: Path) -> bool:

@@ -173,8 +173,8 @@ class StreamClients(Clients):
 
     def post(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> None:
         """Start calls on clients whose last call is over; their next call waits for these."""
-        told = self._told(method, payloads)
-        for client, call in self._submitted(method, told).items():
+        alive_payloads = self._told(method, payloads)
+        for client, call in self._submitted(method, alive_payloads).items():
             deadline = time.monotonic() + self.step_timeout
             self._unawaited[client] = _Unawaited(call, deadline, late=False)
 
@@ -239,12 +239,12 @@ class StreamClients(Clients):
     def _leave_late(self, awaited: _Awaited) -> set[int]:
         """Await late calls no longer; return the clients to look at."""
         # Answers may have arrived while the caller used the previous one.
-        here = {c for c in awaited.begun if awaited.waiting[c].outcome is not None}
-        for client in awaited.begun - here:
+        answered = {c for c in awaited.begun if awaited.waiting[c].outcome is not None}
+        for client in awaited.begun - answered:
             call = awaited.waiting.pop(client)
             self.late[client] += 1
             self._unawaited[client] = _Unawaited(call, awaited.deadline, late=True)
-        return here | awaited.behind
+        return answered | awaited.behind
 
     def _look(self, client: int, call: Call, deadline: float) -> tuple[Outcome | None, float]:
         """Return the outcome of a client's call, None if in flight, and when to look again."""
@@ -272,10 +272,10 @@ class StreamClients(Clients):
 
     def _await_late(self, clients: Iterable[int]) -> None:
         """Wait until the late answers of clients have arrived, or never will."""
-        wanted = set(clients)
-        while late := self.busy & wanted:
+        awaited = set(clients)
+        while late := self.busy & awaited:
             calls = ((c, self._unawaited[c]) for c in late)
-            deadlines = (self._look(c, own.call, own.deadline)[1] for c, own in calls)
+            deadlines = (self._look(c, pending.call, pending.deadline)[1] for c, pending in calls)
             next_changes(self.changes, min(deadlines) - time.monotonic())
 
 

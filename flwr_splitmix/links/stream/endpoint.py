@@ -86,8 +86,8 @@ class Endpoint:
         )
         self._certificate, self._key = None, None
         if certificate is not None and key is not None:
-            own = names.certificate, names.key
-            self._certificate, self._key = read_pair(certificate, key, own)
+            pair_names = names.certificate, names.key
+            self._certificate, self._key = read_pair(certificate, key, pair_names)
         self._ca = None if not ca else read_authority(ca, names.ca)
         if self._certificate is not None and self._ca is not None:
             check_signed(self._certificate, self._ca, names.ca, str(ca))

@@ -276,10 +276,10 @@ class Line:
 
     # Called under the lock, except `_decode`.
 
-    def _describe(self, said: Mapping[str, Any]) -> None:
+    def _describe(self, description: Mapping[str, Any]) -> None:
         """Read the description of the first hello, or fail the line if it is none."""
         try:
-            self.description = self.description or read_description(said)
+            self.description = self.description or read_description(description)
         except DescriptionError as error:
             self._fail(str(error))
 

@@ -183,8 +183,8 @@ class StreamLink(DialledLink):
             for client in clients.alive:
                 clients.lines[client].end("finish")
             if seats and seats[0].admission.kind == "train":
-                left = {s.client: s.node for s in seats if s.client not in clients.failures}
-                clients.replies = collect(grid, mail, left, clients.fail, self.attach_timeout)
+                remaining = {s.client: s.node for s in seats if s.client not in clients.failures}
+                clients.replies = collect(grid, mail, remaining, clients.fail, self.attach_timeout)
         finally:
             if mail is not None:
                 self._unread = mail.unread

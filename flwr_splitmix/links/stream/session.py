@@ -149,7 +149,7 @@ class Session:
         pause, since, patience = FIRST_PAUSE, time.monotonic(), self._ticket.timeout
         noticed = since
         while True:
-            held = False
+            is_held = False
             try:
                 with self._dial() as channel:
                     if self._converse(channel, patience):
@@ -166,12 +166,12 @@ class Session:
                 reason = one_line(error.details() or error.code().name)
                 if error.code() not in RETRIED:
                     raise LinkError(reason) from None
-                held = error.code() is grpc.StatusCode.ALREADY_EXISTS
+                is_held = error.code() is grpc.StatusCode.ALREADY_EXISTS
             if self._attached:
                 self._attached, self._was_attached = False, True
                 pause, since, patience = FIRST_PAUSE, time.monotonic(), self._ticket.patience
                 noticed = since + NOTICE_SECONDS
-            elif held and time.monotonic() < noticed:
+            elif is_held and time.monotonic() < noticed:
                 since = time.monotonic()  # the server is there, and holds the broken connection
             elif time.monotonic() + pause > since + patience:
                 raise LinkError(
@@ -190,14 +190,14 @@ class Session:
         return hint
 
     def _hint_at_ends(self, reason: str) -> str:
-        if any(said in reason for said in UNREACHED):
+        if any(phrase in reason for phrase in UNREACHED):
             if self._was_attached:
                 return ". It was reached before: the ServerApp may have ended, and its log says why"
             return (
                 ". Check link-advertise and link-address of the run (with a mixer, link-via), and "
                 "the firewalls on the way"
             )
-        if any(said in reason for said in UNTRUSTED):
+        if any(phrase in reason for phrase in UNTRUSTED):
             if not self._ticket.ca:
                 return (
                     ". The run's ssl-ca-certfile is not set (with a mixer, the node's "

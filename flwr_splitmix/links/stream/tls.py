@@ -77,9 +77,9 @@ def check_pair(
     """
     if (certificate is None) == (key is None):
         return
-    given, missing = names if key is None else reversed(names)
+    present, missing = names if key is None else reversed(names)
     raise LinkError(
-        f"{given} is set without {missing}; give both or neither" + (f": {use}" if use else "")
+        f"{present} is set without {missing}; give both or neither" + (f": {use}" if use else "")
     )
 
 
