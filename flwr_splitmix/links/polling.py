@@ -44,13 +44,13 @@ class Mail:
         self.replies: dict[int, Message] = {}
         self._grid = grid
         message_ids = grid.push_messages(list(messages)) if messages else ()
-        self._wanted = {message_id for message_id in message_ids if message_id}
-        self.unread = {*self._wanted, *unread}
+        self._awaited_ids = {message_id for message_id in message_ids if message_id}
+        self.unread = {*self._awaited_ids, *unread}
 
     @property
     def complete(self) -> bool:
         """Whether every reply has arrived."""
-        return not self._wanted & self.unread
+        return not self._awaited_ids & self.unread
 
     def look(self) -> dict[int, Message]:
         """Poll once for replies; return the new ones by node id."""
@@ -59,7 +59,7 @@ class Mail:
             for reply in self._grid.pull_messages(sorted(self.unread)):
                 answered = reply.metadata.reply_to_message_id
                 self.unread.discard(answered)
-                if answered in self._wanted:
+                if answered in self._awaited_ids:
                     new[reply.metadata.src_node_id] = reply
         self.replies |= new
         return new
@@ -117,14 +117,14 @@ class Online:
     def __init__(self, grid: Grid, every: float = 2.0) -> None:
         self._grid = grid
         self._every = every
-        self._asked = time.monotonic()
+        self._asked_at = time.monotonic()
         self._nodes: set[int] | None = None
 
     def has_lost(self, node: int) -> bool:
         """Return whether the node is known to be no longer connected."""
-        if time.monotonic() > self._asked + self._every:
+        if time.monotonic() > self._asked_at + self._every:
             self._nodes = set(self._grid.get_node_ids())
-            self._asked = time.monotonic()
+            self._asked_at = time.monotonic()
         return self._nodes is not None and node not in self._nodes
 
 

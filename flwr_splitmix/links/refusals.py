@@ -32,7 +32,7 @@ class Refusals:
         self.since = math.inf
         self._why: dict[int, str] = {}
         self._pauses: dict[int, float] = {}
-        self._due: dict[int, float] = {}
+        self._retry_at: dict[int, float] = {}
 
     def add(self, node: int, why: str) -> None:
         """Note a node's refusal or failed answer, and when to ask again."""
@@ -42,7 +42,7 @@ class Refusals:
         self._why[node] = why
         self.since = min(self.since, time.monotonic())
         pause = self._pauses.get(node, _FIRST_PAUSE)
-        self._due[node] = time.monotonic() + pause
+        self._retry_at[node] = time.monotonic() + pause
         self._pauses[node] = min(2 * pause, _LONGEST_PAUSE)
 
     def remove(self, node: int) -> None:
@@ -52,11 +52,11 @@ class Refusals:
     def paused(self) -> set[int]:
         """Return the nodes that are not to be asked yet."""
         now = time.monotonic()
-        return {node for node in self._why if now < self._due[node]}
+        return {node for node in self._why if now < self._retry_at[node]}
 
     def resume(self) -> None:
         """Let all nodes be asked at once."""
-        self._due = dict.fromkeys(self._due, 0.0)
+        self._retry_at = dict.fromkeys(self._retry_at, 0.0)
 
     def of(self, nodes: Collection[int]) -> set[int]:
         """Return which of some nodes refuse to answer."""

@@ -105,7 +105,7 @@ class Assembler:
     def __init__(self, tensors: list[Tensor], max_bytes: int) -> None:
         self._tensors = tensors
         self._used: set[int] = set()
-        self._left = max_bytes
+        self._bytes_left = max_bytes
         self.narrowed = False
 
     def payload(self, node: Any) -> dict[str, Any]:
@@ -154,8 +154,8 @@ class Assembler:
         if not numbers.is_floating_point() and numbers.dtype != torch.int8 and not packed:
             raise CodecError("only floating-point, int8 and packed tensors can be widened")
         self.narrowed = True
-        self._left -= numbers.numel() * (2 if packed else 1) * dtype.itemsize
-        if self._left < 0:
+        self._bytes_left -= numbers.numel() * (2 if packed else 1) * dtype.itemsize
+        if self._bytes_left < 0:
             raise CodecError("a frame's tensors are larger than allowed when they are widened")
         try:
             return widen(numbers, scale, dtype)

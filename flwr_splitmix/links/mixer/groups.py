@@ -77,7 +77,7 @@ class MixedGroups(Clients):
             server_round, {index - groups: described for index in range(groups)}, failures, observe
         )
         self._groups = groups
-        self._asked = sorted(nodes)
+        self._addressed = sorted(nodes)
         self._channel = channel
         self._hear = hear
         self._looks = one_class
@@ -86,7 +86,7 @@ class MixedGroups(Clients):
     @property
     def nodes(self) -> tuple[int, ...]:
         """Client indices of the nodes still at the mixer."""
-        return tuple(client for client in self._asked if client not in self.failures)
+        return tuple(client for client in self._addressed if client not in self.failures)
 
     @property
     def node_seconds(self) -> Mapping[int, float]:
@@ -159,7 +159,7 @@ class MixedGroups(Clients):
         if type(self.spent_nodes) is not int:
             raise LinkError("the mixer does not say how many nodes' budgets are spent")
         failures = dictionary(reply, "failures")
-        for client in self._asked:
+        for client in self._addressed:
             if str(client) in failures:
                 self.fail(client, str(failures[str(client)]))
 

@@ -60,7 +60,8 @@ class _Awaited:
         self.began = time.monotonic()
         self.deadline = self.began + timeout
         self.next_look: dict[int, float] = {}
-        self._asked = len(calls)  # without those that end in no reply: they tell nothing of a step
+        # Without those that end in no reply: they tell nothing of a step.
+        self._call_count = len(calls)
         self._seconds: list[float] = []
 
     @property
@@ -72,7 +73,7 @@ class _Awaited:
         """Note a call's outcome, None if its client was lost with an earlier call."""
         del self.waiting[client]
         if outcome is None or outcome.reply is None:
-            self._asked -= 1
+            self._call_count -= 1
         else:
             self._seconds.append(outcome.seconds)
 
@@ -85,10 +86,10 @@ class _Awaited:
         """Return when calls that wait are late; infinity if too few have been answered."""
         if not patience or not self.begun:
             return math.inf
-        if len(self._seconds) < patience.answers_needed(self._asked):
+        if len(self._seconds) < patience.answers_needed(self._call_count):
             return math.inf
         # Clients that have not answered are slower than the median in any case.
-        middle = sorted(self._seconds)[(self._asked + 1) // 2 - 1]
+        middle = sorted(self._seconds)[(self._call_count + 1) // 2 - 1]
         return self.began + patience.factor * middle
 
 

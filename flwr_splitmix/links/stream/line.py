@@ -85,9 +85,9 @@ class Line:
         self._connection: Connection | None = None
         self._said_hello = False
         self._number = 0
-        self._sent = 0
+        self._last_sent = 0
         self._in_flight: deque[Call] = deque()
-        self._heard = 0.0
+        self._last_heard = 0.0
         self._ending: Frame | None = None
 
     # The strategy's side.
@@ -169,7 +169,7 @@ class Line:
             self._connection = connection
             self.connections += 1
             self._said_hello = False
-            self._sent = self._answered
+            self._last_sent = self._answered
 
     def hello(self, connection: Connection, data: bytes | Sequence[bytes]) -> None:
         """Process a connection's first frame, given whole or in messages."""
@@ -209,7 +209,7 @@ class Line:
                 if call is None:
                     assert self._ending is not None
                     return in_pieces(self._ending), True
-                self._sent = call.number
+                self._last_sent = call.number
                 self._wake()  # its reply may be read
             if (frame := self._encoded(call, answered)) is not None:
                 return frame, False
@@ -239,7 +239,7 @@ class Line:
         """Return whether a call sent over the connection is still unanswered."""
         with self._lock:
             mine = connection is self._connection and connection.is_active()
-            return mine and bool(self._in_flight) and self._in_flight[0].number <= self._sent
+            return mine and bool(self._in_flight) and self._in_flight[0].number <= self._last_sent
 
     def receive(self, connection: Connection, data: bytes | Sequence[bytes]) -> bool:
         """Process a later frame; return whether it ended a call in flight or failed the line."""
@@ -258,7 +258,7 @@ class Line:
                 self._fail(wrong)
                 return True
             now = time.monotonic()
-            seconds, self._heard = now - max(oldest.began, self._heard), now
+            seconds, self._last_heard = now - max(oldest.began, self._last_heard), now
             if frame.kind == "error":
                 self._answer(Outcome(None, one_line(frame.text) or "gave no reason", seconds))
             else:
@@ -291,7 +291,7 @@ class Line:
     def _unsent(self) -> Call | None:
         """Return the next call not yet sent over the connection."""
         # Calls in flight are numbered consecutively.
-        place = max(self._sent - self._answered, 0)
+        place = max(self._last_sent - self._answered, 0)
         return self._in_flight[place] if place < len(self._in_flight) else None
 
     def _wake(self) -> None:

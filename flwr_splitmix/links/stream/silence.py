@@ -65,13 +65,13 @@ class SilenceLimit:
                     return
             yield message
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         since = self._since
         return self.seconds if since is None else since + self.seconds - time.monotonic()
 
     def _watch(self) -> None:
-        while not self._over.wait(min(self._left(), LOOK_SECONDS)):
-            if self._left() <= 0:
+        while not self._over.wait(min(self._seconds_left(), LOOK_SECONDS)):
+            if self._seconds_left() <= 0:
                 self.exceeded = True
                 self._hang_up()
                 return
