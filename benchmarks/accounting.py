@@ -33,14 +33,14 @@ def measure(clients: int, steps: int, records: int, repeats: int) -> dict[str, A
 
     def by_pass() -> list[Ledger]:
         ledgers = [Ledger() for _ in range(clients)]
-        for ledger, own in zip(ledgers, ratios, strict=True):
-            ledger.charge_series(RELEASE, own, epochs=epochs)
+        for ledger, client_ratios in zip(ledgers, ratios, strict=True):
+            ledger.charge_series(RELEASE, client_ratios, epochs=epochs)
         return ledgers
 
     def by_record() -> list[Ledger]:
         ledgers = [Ledger(records=records) for _ in range(clients)]
-        for ledger, own in zip(ledgers, ratios, strict=True):
-            ledger.charge_series(RELEASE, own, epochs=epochs, records=batches)
+        for ledger, client_ratios in zip(ledgers, ratios, strict=True):
+            ledger.charge_series(RELEASE, client_ratios, epochs=epochs, records=batches)
         return ledgers
 
     def one_by_one() -> list[Ledger]:

@@ -55,7 +55,7 @@ def print_tables(figures: dict[str, Any]) -> None:
     ])  # fmt: skip
     for name, row in figures["beside_earlier"].items():
         pairs = zip(row["earlier"], row["measured"], strict=True)
-        text = ", ".join(f"{ours:.2f} ({given:.2f})" for given, ours in pairs)
+        text = ", ".join(f"{ours:.2f} ({earlier:.2f})" for earlier, ours in pairs)
         verdict = "within" if row["within_0.1"] else "NOT within"
         print(f"{name}: {text}; {verdict} 0.1 of the earlier measurement")
 

@@ -233,8 +233,8 @@ def figures_of(measured: Mapping[str, Any], profile: Profile, wire: int) -> dict
     parts = {"server": measured["server_s"], "client": max(measured["client_s"].values())}
     for way in ("up", "down"):
         seconds = [
-            sent / measured["uploads"][node] / (getattr(line, way) * 1e6 / 8)
-            for node, sent in nbytes[way].items()
+            node_bytes / measured["uploads"][node] / (getattr(line, way) * 1e6 / 8)
+            for node, node_bytes in nbytes[way].items()
             for line in [profile.line_of(int(node))]
         ]
         parts[way] = max(seconds)
@@ -305,10 +305,10 @@ def main() -> None:
     names = [name.strip() for name in options.profiles.split(",")]
     if unknown := [name for name in names if name not in PROFILES]:
         parser.error(f"--profiles has {unknown[0]!r}; allowed are {', '.join(PROFILES)}")
-    asked = options.micro_batches
-    parts = int(asked) if asked.isdigit() else asked
+    micro_batches = options.micro_batches
+    parts = int(micro_batches) if micro_batches.isdigit() else micro_batches
     if not is_parts(parts):
-        parser.error(f"--micro-batches is {asked!r}; {PARTS_ALLOWED}")
+        parser.error(f"--micro-batches is {micro_batches!r}; {PARTS_ALLOWED}")
     lacking = missing() if options.shape != "relay" else ""
     if options.shape == "tc" and lacking:
         parser.error(f"--shape tc needs what is missing here ({lacking}); --shape relay does not")

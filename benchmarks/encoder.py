@@ -78,10 +78,10 @@ class Texts:
 
     def draw(self, rng: np.random.Generator, k: int, batch: int = 1) -> tuple[Tensor, ...]:
         """Draw target (b, T), supports (k - 1, b, T) and another text for each (b, T)."""
-        own = self.private[rng.choice(len(self.private), batch, replace=False)]
+        target = self.private[rng.choice(len(self.private), batch, replace=False)]
         rows = rng.choice(len(self.public), (k, batch), replace=False)
         others = self.public[rows]
-        return own, others[1:], others[0]
+        return target, others[1:], others[0]
 
 
 def load(folder: Path) -> tuple[Encoder, Texts]:

@@ -89,8 +89,8 @@ def of_depth(
         for name, options in SECRETS.items():
             secret = draw_secret(M, K, **options)
             messages = secret.encode(secret.arrange(truth, others))[:, 0]
-            sent = [*messages, messages.sum(0)]
-            read = [probe.reads(message, target[0]) for message in sent]
+            candidates = [*messages, messages.sum(0)]
+            read = [probe.reads(message, target[0]) for message in candidates]
             samples[f"{name}: best"].append(max(read))
             samples[f"{name}: first"].append(read[0])
     return {name: spread(values) for name, values in samples.items()}

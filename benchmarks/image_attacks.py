@@ -165,7 +165,7 @@ def image_scores(guess: Guess, releases: Sequence[Simulated], truth: Tensor) -> 
     rows: dict[tuple[int, int], list[Tensor]] = {}
     for value, where in zip(guess.values, guess.where, strict=True):
         rows.setdefault(where, []).append(value)
-    errors, sent = [], []
+    errors, sent_errors = [], []
     for (place, row), values in rows.items():
         origin = releases[place].origin
         assert origin is not None
@@ -180,10 +180,10 @@ def image_scores(guess: Guess, releases: Sequence[Simulated], truth: Tensor) -> 
         if origin.owners is not None:
             patches = (to_patches(painted[first], GRID) - to_patches(images[second], GRID)).square()
             members = torch.tensor(origin.members)[second]
-            own = origin.owners[row] == members[:, None]
-            sent.append(float(patches.mean(2)[own].mean()))
+            is_owned = origin.owners[row] == members[:, None]
+            sent_errors.append(float(patches.mean(2)[is_owned].mean()))
     scores = {"mse": float(np.mean(errors))}
-    return {**scores, "mse_sent_patches": float(np.mean(sent))} if sent else scores
+    return {**scores, "mse_sent_patches": float(np.mean(sent_errors))} if sent_errors else scores
 
 
 def owner_scores(guess: Guess, releases: Sequence[Simulated], truth: Tensor) -> dict[str, float]:
@@ -261,8 +261,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for cell in CELLS:
         if options.cells in cell.name and cell.name not in figures["cells"]:
             scores = bench.run(cell, options.seed)
-            done = {**figures["cells"], cell.name: {**scores, "earlier": cell.earlier}}
-            figures["cells"] = {c.name: done[c.name] for c in CELLS if c.name in done}
+            cells = {**figures["cells"], cell.name: {**scores, "earlier": cell.earlier}}
+            figures["cells"] = {c.name: cells[c.name] for c in CELLS if c.name in cells}
             print(cell.name, scores, flush=True)
             write(options.out, figures)
     rows = [

@@ -168,8 +168,8 @@ class Seen(Observer):
 
     def on_step(self, event: StepDone) -> None:
         """Keep what the client sent, what its tail was given, and what it returned."""
-        sent = event.uploads[0]
-        assert isinstance(sent, Messages)
+        messages = event.uploads[0]
+        assert isinstance(messages, Messages)
         outputs, returned = (
             {0: [tensor.detach().clone().float() for tensor in of.get(0, ())]}
             for of in (event.outputs, event.returned)
@@ -178,7 +178,7 @@ class Seen(Observer):
             UShapeStep(
                 event.server_round,
                 event.number,
-                messages={0: [tensor.detach().clone().float() for tensor in sent.hidden]},
+                messages={0: [tensor.detach().clone().float() for tensor in messages.hidden]},
                 masks={},
                 outputs=outputs,
                 returned=returned,
@@ -199,31 +199,31 @@ def train(
         UShapeClient(
             deepcopy(parts.head),
             deepcopy(parts.tail),
-            own,
+            client_data,
             batch_size=BATCH,
             benchmark_data=images.test,
             hiding=method.hiding(rounds),
             learns=method.learns,
         )
-        for own in data
+        for client_data in data
     ]
-    seen = Seen()
+    observer = Seen()
     strategy = method.strategy(
         deepcopy(parts.trunk),
         evaluation="benchmark",
         evaluate_every=1 if every_round else rounds,
         seed=seed,
-        observers=[seen],
+        observers=[observer],
     )
     strategy.fit(clients, rounds)
     labels = torch.tensor(np.array(data[0].labels), dtype=torch.int64)
-    return seen, parts, labels, [row["accuracy"] for row in strategy.rows]
+    return observer, parts, labels, [row["accuracy"] for row in strategy.rows]
 
 
-def read(gradients: Tensor, labels: Tensor, known: int) -> float:
-    """Return the share of other images whose label is read, with `known` images of each class."""
+def read(gradients: Tensor, labels: Tensor, num_known: int) -> float:
+    """Return the share of other images whose label is read, with `num_known` of each class."""
     directions = F.normalize(gradients, dim=1)
-    chosen = torch.cat([(labels == c).nonzero()[:known, 0] for c in range(CLASSES)])
+    chosen = torch.cat([(labels == c).nonzero()[:num_known, 0] for c in range(CLASSES)])
     means = torch.stack([directions[chosen[labels[chosen] == c]].mean(0) for c in range(CLASSES)])
     guesses = (directions @ F.normalize(means, dim=1).mT).argmax(1)
     others = torch.ones(len(labels), dtype=torch.bool).index_fill_(0, chosen, False)
@@ -231,7 +231,7 @@ def read(gradients: Tensor, labels: Tensor, known: int) -> float:
 
 
 def read_from_messages(
-    seen: Seen, head: VisionHead, labels: Tensor, seed: int, ring: BatchRing | None = None
+    observer: Seen, head: VisionHead, labels: Tensor, seed: int, ring: BatchRing | None = None
 ) -> dict[int, float]:
     """Return the share of labels that `labels-public` reads from each round's messages.
 
@@ -239,7 +239,7 @@ def read_from_messages(
     is given, it first solves each batch.
     """
     images = load_images("fashion-mnist-small")
-    known = Knowledge(
+    knowledge = Knowledge(
         method="the U shape",
         options={},
         mixer=NoMixing(),
@@ -253,64 +253,64 @@ def read_from_messages(
         fresh_lower=lambda seed: head,
         first=head,
     )
-    messages = [step.messages[0][0] for step in seen.steps]
+    messages = [step.messages[0][0] for step in observer.steps]
     if ring is not None:
         messages = [ring.solve(message).to(message) for message in messages]
     releases = [
         Release(step.server_round, step.number, 0, message)
-        for step, message in zip(seen.steps, messages, strict=True)
+        for step, message in zip(observer.steps, messages, strict=True)
     ]
-    view = View("server", releases, known)
+    view = View("server", releases, knowledge)
     attack = LabelsPublic()
     attack.fit(view, Pictures.of(images.test), Budget("cpu"), seed=seed)
     guess = attack.run(view)
-    drawn = [step.drawn[0] for step in seen.steps]
+    drawn = [step.drawn[0] for step in observer.steps]
     batches = [batch_indices(len(labels), BATCH, seed, 0, number) for number in drawn]
     right: dict[int, list[bool]] = {}
-    for said, (number, row) in zip(guess.values.tolist(), guess.where, strict=True):
-        kept = right.setdefault(releases[number].server_round, [])
-        kept.append(said == int(labels[batches[number][row]]))
+    for label, (number, row) in zip(guess.values.tolist(), guess.where, strict=True):
+        hits = right.setdefault(releases[number].server_round, [])
+        hits.append(label == int(labels[batches[number][row]]))
     return {number: sum(of) / len(of) for number, of in right.items()}
 
 
 def measure(name: str, rounds: int, seed: int, every_round: bool) -> dict[str, dict[str, Any]]:
     """Train, and read the labels of each round's images: figures by round."""
     method = METHODS[name]
-    seen, parts, labels, accuracy = train(method, rounds, seed, every_round)
+    observer, parts, labels, accuracy = train(method, rounds, seed, every_round)
     rows: dict[str, dict[str, Any]] = {
         str(n): {"accuracy": value} for n, value in enumerate(accuracy, start=1)
     }
-    for number, share in read_from_messages(seen, parts.head, labels, seed).items():
+    for number, share in read_from_messages(observer, parts.head, labels, seed).items():
         rows[str(number)]["messages"] = share
     if method.lam < 1:
-        solved = read_from_messages(seen, parts.head, labels, seed, BatchRing(method.lam))
+        solved = read_from_messages(observer, parts.head, labels, seed, BatchRing(method.lam))
         for number, share in solved.items():
             rows[str(number)]["solved"] = share
     if method.learns == "tail":
         return rows
-    lengths = {step.server_round: step.number + 1 for step in seen.steps}
+    lengths = {step.server_round: step.number + 1 for step in observer.steps}
     tails = Tails(
-        parts.tail, lambda: seen.steps, lengths, seen.averaged.get, rounds, lam=method.lam
+        parts.tail, lambda: observer.steps, lengths, observer.averaged.get, rounds, lam=method.lam
     )
     replay = method.replay(tails, 0)
     linked = torch.zeros(len(labels), CLASSES, dtype=torch.float64)
-    kept: dict[int, list[tuple[Tensor, Tensor, TailReading]]] = {}
-    for step in seen.steps:
+    readings: dict[int, list[tuple[Tensor, Tensor, TailReading]]] = {}
+    for step in observer.steps:
         replay.meet(step)
         at = torch.from_numpy(batch_indices(len(labels), BATCH, seed, 0, step.drawn[0]))
         reading = replay.follow(step, linked[at] if method.links else None)
         if reading.scores is not None:
             linked[at] += reading.scores
-        kept.setdefault(step.server_round, []).append((at, step.returned[0][0], reading))
-    for number, batches in kept.items():
+        readings.setdefault(step.server_round, []).append((at, step.returned[0][0], reading))
+    for number, batches in readings.items():
         at, gradients = (torch.cat(of) for of in list(zip(*batches, strict=True))[:2])
-        said = torch.cat([reading.labels for *_, reading in batches])
+        guesses = torch.cat([reading.labels for *_, reading in batches])
         misfit = max(reading.misfit for *_, reading in batches)
         if misfit > EXACT and method.lam == 1:
-            said = regrouped(gradients, said, CLASSES)
+            guesses = regrouped(gradients, guesses, CLASSES)
         row = rows[str(number)]
         row |= {f"{n} known": read(gradients.flatten(1), labels[at], n) for n in KNOWN}
-        row |= {"replay": float((said == labels[at]).double().mean()), "misfit": misfit}
+        row |= {"replay": float((guesses == labels[at]).double().mean()), "misfit": misfit}
     return rows
 
 
@@ -335,8 +335,8 @@ def print_table(figures: dict[str, Any]) -> None:
 
 
 def _mean(values: Sequence[float | None]) -> str:
-    there = [value for value in values if value is not None]
-    return f"{100 * sum(there) / len(there):.1f} %" if there else "-"
+    present = [value for value in values if value is not None]
+    return f"{100 * sum(present) / len(present):.1f} %" if present else "-"
 
 
 def main() -> None:

@@ -238,6 +238,6 @@ def _shape(interface: str, mbit: float, namespace: str | None = None) -> None:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(f"{' '.join(command[:3])}: {done.stderr.strip()}")
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise OSError(f"{' '.join(command[:3])}: {process.stderr.strip()}")

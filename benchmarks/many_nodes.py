@@ -72,8 +72,8 @@ class Play:
 class NodeProcess:
     """A process with some of the nodes."""
 
-    def __init__(self, said: queue.SimpleQueue[dict[str, Any]]) -> None:
-        self._said = said
+    def __init__(self, reports: queue.SimpleQueue[dict[str, Any]]) -> None:
+        self._reports = reports
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.light_nodes"],
             cwd=ROOT,
@@ -86,7 +86,7 @@ class NodeProcess:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._said.put(json.loads(line))
+            self._reports.put(json.loads(line))
 
     def order(self, nodes: Sequence[dict[str, Any]]) -> None:
         """Let the process run nodes."""
@@ -104,14 +104,14 @@ class NodesGrid:
     """The part of Flower's grid that a link needs: it passes messages to the processes' nodes."""
 
     def __init__(self, processes: int) -> None:
-        self._said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._processes = [NodeProcess(self._said) for _ in range(processes)]
+        self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._processes = [NodeProcess(self._reports) for _ in range(processes)]
         self._messages: dict[int, Message] = {}
 
     def wait(self) -> None:
         """Wait until all processes have started."""
         for _ in self._processes:
-            assert self._said.get(timeout=120)["ready"]
+            assert self._reports.get(timeout=120)["ready"]
 
     def get_node_ids(self) -> list[int]:
         """Return the ids of all nodes."""
@@ -131,9 +131,9 @@ class NodesGrid:
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies of nodes that have finished since the last call."""
         replies = []
-        while not self._said.empty():
+        while not self._reports.empty():
             content = RecordDict({"metrics": MetricRecord({"num-examples": 1})})
-            request = self._messages[self._said.get()["finished"]]
+            request = self._messages[self._reports.get()["finished"]]
             replies.append(Message(content, reply_to=request))
         return replies
 
@@ -215,13 +215,13 @@ def allow_connections(nodes: int) -> None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * nodes + 512  # connections may take three quarters of the limit
-    if soft < wanted:
-        if resource.RLIM_INFINITY != hard < wanted:
+    needed = 2 * nodes + 512  # connections may take three quarters of the limit
+    if soft < needed:
+        if resource.RLIM_INFINITY != hard < needed:
             raise SystemExit(
-                f"{nodes} nodes need {wanted} descriptors (ulimit -n), allowed: {hard}"
+                f"{nodes} nodes need {needed} descriptors (ulimit -n), allowed: {hard}"
             )
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     assert max_connections() >= nodes
 
 
@@ -274,14 +274,14 @@ def measure(counts: Sequence[int], calls: int, least: int, repeats: int) -> dict
 
 
 def _served(play: Play) -> dict[str, Any]:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "benchmarks.many_nodes", "--serve", json.dumps(asdict(play))],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    figures: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return figures
 
 

@@ -119,17 +119,17 @@ def time_steps(name: str, size: Size, repeats: int) -> dict[str, Any]:
     psl = make_strategy("PSL", model, observers=[plain], steps_per_round=1)
     others = make_clients(model)
     model = cut(name, size)
-    own = Steps(lambda: psl.fit(others, 1))
-    strategy = make_strategy(name, model, observers=[own], steps_per_round=1)
+    steps = Steps(lambda: psl.fit(others, 1))
+    strategy = make_strategy(name, model, observers=[steps], steps_per_round=1)
     strategy.fit(make_clients(model), repeats + 1)
-    sent, sent_psl = (
+    uplink, uplink_psl = (
         float(np.mean([row["uplink_bytes"] for row in s.rows])) for s in (strategy, psl)
     )
     return {
-        "ms": own.ms[1:],
+        "ms": steps.ms[1:],
         "psl_ms": plain.ms[1:],
-        "uplink_bytes": sent,
-        "uplink_ratio": sent / sent_psl,
+        "uplink_bytes": uplink,
+        "uplink_ratio": uplink / uplink_psl,
     }
 
 

@@ -53,34 +53,36 @@ class MixerParts:
         """Run one step and return the milliseconds of each part, all clients together."""
         marks = [perf_counter()]
         plan = self.mixer.plan(range(CLIENTS), self.shape, self.rng)
-        told = [plan.for_node(client) for client in range(CLIENTS)]
+        node_plans = [plan.for_node(client) for client in range(CLIENTS)]
         marks.append(perf_counter())
-        made = [self._upload(client, told[client]) for client in range(CLIENTS)]
+        pairs = [self._upload(client, node_plans[client]) for client in range(CLIENTS)]
         marks.append(perf_counter())
-        uploads = {client: upload for client, (upload, _) in enumerate(made)}
+        uploads = {client: upload for client, (upload, _) in enumerate(pairs)}
         mixed = self.mixer.merge(uploads, plan, num_classes=CLASSES)
         marks.append(perf_counter())
         gradients = self.mixer.split(mixed.smashed, mixed, plan)
         marks.append(perf_counter())
-        for client, (_, anchors) in enumerate(made):
+        for client, (_, anchors) in enumerate(pairs):
             self._backward(client, anchors, gradients[client])
         marks.append(perf_counter())
         planned, shared, merged, split, back = 1000 * np.diff(marks)
         return dict(zip(PARTS, map(float, (planned, shared + back, merged, split)), strict=True))
 
-    def _upload(self, client: int, told: Sequence[Told]) -> tuple[Upload, Anchors]:
+    def _upload(self, client: int, node_plan: Sequence[Told]) -> tuple[Upload, Anchors]:
         shares = [
-            None if values is None else share_from_wire(values, self.kinds) for values in told
+            None if values is None else share_from_wire(values, self.kinds) for values in node_plan
         ]
         smashed, (_, labels) = self.smashed[client], self.batches[client]
         mixing = next((share for share in shares if isinstance(share, InputShare)), None)
         if mixing is not None:
             _, labels = mix_inputs(mixing, self.batches.__getitem__)
         pairs = [(None, None) if s is None else s.upload(smashed) for s in shares]
-        sent = [None if upload is None else upload.detach() for upload, _ in pairs]
-        own = [None if s is None else s.upload_labels(labels, smashed.dtype) for s in shares]
+        uploads = [None if upload is None else upload.detach() for upload, _ in pairs]
+        soft_labels = [
+            None if s is None else s.upload_labels(labels, smashed.dtype) for s in shares
+        ]
         soft = any(s is not None and s.label_kind == "soft" for s in shares)
-        return Upload(sent, own if soft else labels), [anchor for _, anchor in pairs]
+        return Upload(uploads, soft_labels if soft else labels), [anchor for _, anchor in pairs]
 
     def _backward(self, client: int, anchors: Anchors, gradients: Sequence[Tensor | None]) -> None:
         pairs = [

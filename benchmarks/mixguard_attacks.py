@@ -84,8 +84,8 @@ class Step:
         outputs = torch.zeros_like(self.messages).requires_grad_()
         whole = gradients.ndim == outputs.ndim
         decoded = (self.secret.decode_sources if whole else self.secret.decode)(outputs)
-        (sent,) = torch.autograd.grad(decoded, outputs, gradients)
-        return sent
+        (message_gradients,) = torch.autograd.grad(decoded, outputs, gradients)
+        return message_gradients
 
 
 def take(encoder: Encoder, drawn: tuple[Tensor, ...], cut: int, secret: Secret) -> Step:

@@ -64,14 +64,14 @@ def measure(batch: int, lam: float, rounds: int, seed: int) -> dict[str, float]:
     client = UShapeClient(
         deepcopy(parts.head), deepcopy(parts.tail), data, batch_size=batch, hiding=NaiveMix(lam)
     )
-    seen = Seen()
-    strategy = NaiveMixSL(deepcopy(parts.trunk), seed=seed, observers=[seen], min_nodes=1)
+    observer = Seen()
+    strategy = NaiveMixSL(deepcopy(parts.trunk), seed=seed, observers=[observer], min_nodes=1)
     strategy.fit([client], rounds)
-    steps = seen.steps[-max(1, READ // batch) :]
+    steps = observer.steps[-max(1, READ // batch) :]
     rows = [batch_indices(len(data), batch, seed, 0, step.drawn[0]) for step in steps]
-    truth = [Pictures.of(data, own).images for own in rows]
+    truth = [Pictures.of(data, indices).images for indices in rows]
     lower = MixingHead(deepcopy(client.head).eval(), lam)
-    known = Knowledge(
+    knowledge = Knowledge(
         method="NaiveMixSL",
         options={"lam": lam},
         mixer=NoMixing(),
@@ -87,7 +87,7 @@ def measure(batch: int, lam: float, rounds: int, seed: int) -> dict[str, float]:
         mixes_batch=True,
     )
     releases = [Release(s.server_round, s.number, 0, s.messages[0][0]) for s in steps]
-    view = View("server", releases, known)
+    view = View("server", releases, knowledge)
     public = Pictures.of(images.test)
     errors: dict[str, float] = {}
     for kind in ATTACKS:

@@ -56,17 +56,17 @@ def answers_of(cell: Cell, run: Run, source: str) -> dict[str, float]:
     images, labels = fetch(test, np.arange(len(test)))
     rows = []
     for index, part in enumerate(data.clients):
-        kept = store.load(index)
-        assert kept is not None, f"client {index} of {run.id} has no state"
-        segments.lower.load_state_dict(under("segment", kept[1]))
+        client_state = store.load(index)
+        assert client_state is not None, f"client {index} of {run.id} has no state"
+        segments.lower.load_state_dict(under("segment", client_state[1]))
         answers = _answers(model, images)
         counts = np.bincount(np.asarray(part.labels), minlength=data.num_classes)
-        own = torch.from_numpy(np.argsort(-counts, kind="stable")[:COMMONEST].copy())
-        right, is_own = (answers == labels).double(), torch.isin(labels, own)
+        own_classes = torch.from_numpy(np.argsort(-counts, kind="stable")[:COMMONEST].copy())
+        right, is_own = (answers == labels).double(), torch.isin(labels, own_classes)
         rows.append(
             {
-                "own_share_of_training": float(counts[own].sum() / counts.sum()),
-                "own_share_of_answers": float(torch.isin(answers, own).double().mean()),
+                "own_share_of_training": float(counts[own_classes].sum() / counts.sum()),
+                "own_share_of_answers": float(torch.isin(answers, own_classes).double().mean()),
                 "right": float(right.mean()),
                 "right_on_own": float(right[is_own].mean()),
                 "right_on_others": float(right[~is_own].mean()),

@@ -86,16 +86,18 @@ def measure(
     lower, upper = split_vision_model(model, seed=0, **options)
     recorder = EveryOther(folder)
     strategy = STRATEGIES[method](upper, device="cpu", steps_per_round=steps, observers=[recorder])
-    made = [
+    clients = [
         SplitClient(copy.deepcopy(lower), client_split(images, i, CLIENTS)[0], device="cpu")
         for i in range(CLIENTS)
     ]
-    strategy.fit(made, rounds + 2)
+    strategy.fit(clients, rounds + 2)
     trace = recorder.trace
     assert isinstance(trace, DiskTrace)
-    on, off = ([1e3 * s for s in recorder.step_seconds[kept]] for kept in (True, False))
+    on, off = (
+        [1e3 * s for s in recorder.step_seconds[is_recorded]] for is_recorded in (True, False)
+    )
     busy_on, busy_off = (
-        [1e3 * s for s in recorder.processor_seconds[kept]] for kept in (True, False)
+        [1e3 * s for s in recorder.processor_seconds[is_recorded]] for is_recorded in (True, False)
     )
     return {
         "method": method,

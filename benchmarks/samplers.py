@@ -114,14 +114,14 @@ def of_masks(encoder: Encoder, texts: Texts, draws: int) -> dict[str, Any]:
             [(one != 0).long() for one in ids],
             filler=lambda shape: torch.from_numpy(rng.integers(1000, 30000, tuple(shape))),
         )
-        own, own_mask = padded.ids[0], padded.masks[0]
-        hidden = masked(encoder, encoder.model.embeddings(input_ids=own), own_mask, 0, CUT)
+        own_ids, own_mask = padded.ids[0], padded.masks[0]
+        hidden = masked(encoder, encoder.model.embeddings(input_ids=own_ids), own_mask, 0, CUT)
         truth = masked(encoder, hidden, own_mask, CUT, 5)
         real = own_mask.bool()
         for name, mask in (("union", padded.union), ("target", own_mask)):
             samples[name].append(off(masked(encoder, hidden, mask, CUT, 5)[real], truth[real]))
         every = torch.ones_like(own_mask)
-        filled = masked(encoder, encoder.model.embeddings(input_ids=own), every, 0, 5)
+        filled = masked(encoder, encoder.model.embeddings(input_ids=own_ids), every, 0, 5)
         samples["all, also at head and tail"].append(off(filled[real], truth[real]))
     return {name: spread(values) for name, values in samples.items()}
 
@@ -144,7 +144,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     draws, started = options.draws, perf_counter()
     with seeded_secrets():
         torch.manual_seed(SEED)
-        secrets = {name: of_secrets(encoder, texts, draws, own) for name, own in SECRETS.items()}
+        secrets = {
+            name: of_secrets(encoder, texts, draws, secret_options)
+            for name, secret_options in SECRETS.items()
+        }
         masks = of_masks(encoder, texts, draws)
     columns = ("decode error", "residual decoding", "leak", "leak by the weights", "amplification")
     rows = [[name, *(f"{row[c]['median']:.2f}" for c in columns)] for name, row in secrets.items()]

@@ -99,8 +99,8 @@ class Bench:
 
     def view(self, row: str, released: Released) -> TextView:
         """Return the server's view of what was released."""
-        known = TextKnowledge(row, ROWS.get(row, {}), self.parts, begin=self.begin)
-        return TextView("server", released.releases, known)
+        knowledge = TextKnowledge(row, ROWS.get(row, {}), self.parts, begin=self.begin)
+        return TextView("server", released.releases, knowledge)
 
 
 def keys(bench: Bench, draws: int) -> dict[str, Any]:
@@ -182,9 +182,9 @@ def load_texts(data: Path, tokenizer: Any, public: int) -> dict[str, list[Tensor
         rows = [torch.tensor(tokenizer(text)["input_ids"][:TOKENS]) for text in some]
         return [row for row in rows if len(row) == TOKENS]
 
-    made = tokens(others)
-    return {"private": tokens(mixed), "supports": made[::4], "public": [
-        text for place, text in enumerate(made) if place % 4
+    encoded = tokens(others)
+    return {"private": tokens(mixed), "supports": encoded[::4], "public": [
+        text for place, text in enumerate(encoded) if place % 4
     ]}  # fmt: skip
 
 

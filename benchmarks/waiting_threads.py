@@ -55,17 +55,17 @@ def time_steps(repeats: int, depth: int) -> list[float]:
 
 def time_elsewhere(setting: Mapping[str, str], repeats: int, depth: int) -> list[float]:
     """Time steps in a new process with a setting."""
-    own = {"OMP_NUM_THREADS": str(THREADS), **setting}
+    variables = {"OMP_NUM_THREADS": str(THREADS), **setting}
     others = {name: value for name, value in os.environ.items() if name not in POLICY}
     command = [sys.executable, "-m", "benchmarks.waiting_threads", "--steps", str(repeats)]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "--depth", str(depth)],
-        env={**others, **own},
+        env={**others, **variables},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    timed: list[float] = json.loads(done.stdout)
+    timed: list[float] = json.loads(process.stdout)
     return timed
 
 

@@ -160,8 +160,10 @@ def train(formats: Formats, size: Size, seed: int, source: str) -> dict[str, Any
     travelled = {"up": Travelled(), "down": Travelled()}
     clients = []
     for index in range(CLIENTS):
-        own, _ = client_split(images, index, CLIENTS, seed=seed, samples=size.images)
-        clients.append(NarrowedClient(formats, travelled, copy.deepcopy(lower), own, size.batch))
+        client_data, _ = client_split(images, index, CLIENTS, seed=seed, samples=size.images)
+        clients.append(
+            NarrowedClient(formats, travelled, copy.deepcopy(lower), client_data, size.batch)
+        )
     strategy = SFL(upper, seed=seed, device="cpu", evaluate_every=size.epochs)
     tested = central_evaluation(strategy.upper, lower, images.test)
     began = time.perf_counter()
@@ -181,16 +183,16 @@ def coded(travelled: Travelled) -> dict[str, float]:
     whole = b"".join(travelled.bodies)
     counts = np.bincount(np.frombuffer(whole, np.uint8), minlength=256)
     shares = counts[counts > 0] / len(whole)
-    left = {"entropy": float(-(shares * np.log2(shares)).sum()) / 8}
+    fractions = {"entropy": float(-(shares * np.log2(shares)).sum()) / 8}
     if (zstd := shutil.which("zstd")) is not None:
         # Frames are compressed one by one, as each must be readable on arrival.
         command = [zstd, "-3", "-c"]
-        made = [
+        frames = [
             subprocess.run(command, input=body, capture_output=True, check=True).stdout
             for body in travelled.bodies
         ]
-        left["zstd"] = sum(map(len, made)) / len(whole)
-    return {"wire_over_tensors": travelled.wire / travelled.tensors, **left}
+        fractions["zstd"] = sum(map(len, frames)) / len(whole)
+    return {"wire_over_tensors": travelled.wire / travelled.tensors, **fractions}
 
 
 def measure(formats: Sequence[Formats], size: Size, seeds: int, source: str) -> dict[str, Any]:
@@ -198,16 +200,19 @@ def measure(formats: Sequence[Formats], size: Size, seeds: int, source: str) -> 
     runs = {f.name: [train(f, size, seed, source) for seed in range(seeds)] for f in formats}
     whole = [run["top1"] for run in runs[FLOAT32.name]]
     rows: dict[str, dict[str, Any]] = {}
-    for name, own in runs.items():
-        top1 = [run["top1"] for run in own]
+    for name, format_runs in runs.items():
+        top1 = [run["top1"] for run in format_runs]
         gaps = [a - b for a, b in zip(top1, whole, strict=True)]
         rows[name] = {
             "top1": fmean(top1),
             "top1_by_seed": top1,
             "points": fmean(gaps),
             "points_by_seed": gaps,
-            **{way: {key: fmean(r[way][key] for r in own) for key in own[0][way]} for way in WAYS},
-            "seconds": fmean(run["seconds"] for run in own),
+            **{
+                way: {key: fmean(r[way][key] for r in format_runs) for key in format_runs[0][way]}
+                for way in WAYS
+            },
+            "seconds": fmean(run["seconds"] for run in format_runs),
         }
     return {
         "formats": rows,

@@ -192,8 +192,8 @@ def _check_client_fn(client_fn: object) -> None:
     check_kind("client_fn", client_fn, FunctionType, needed)
 
 
-def _check_free(kind: str, action: str, own: Collection[str]) -> None:
-    if action in own:
+def _check_free(kind: str, action: str, own_actions: Collection[str]) -> None:
+    if action in own_actions:
         typed = "" if action == "default" else f"{action!r}"
         raise ValueError(
             f"SplitClientApp answers these {kind} messages itself: remove @app.{kind}({typed}) "
@@ -222,9 +222,9 @@ def _describe_node(message: Message, context: Context) -> Message:
             {"error": "a SuperNode has no partition-id; give it one with --node-config"}
         )
     else:
-        said = (
+        error = (
             f"a SuperNode's partition-id is {index!r:.40}; needed is a whole number from 0, "
             "without quotes (--node-config)"
         )
-        record = ConfigRecord({"error": said})
+        record = ConfigRecord({"error": error})
     return Message(RecordDict({RECORD: record}), reply_to=message)

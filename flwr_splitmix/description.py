@@ -251,7 +251,7 @@ SHAPES: Mapping[str, type[Description]] = {
 """By the key that tells it, the shape of a client. One that has both keys has the L shape."""
 
 
-def read_description(said: Mapping[str, Any]) -> Description:
+def read_description(description: Mapping[str, Any]) -> Description:
     """Return what a client says of itself, by the class of its shape.
 
     Unknown keys, such as those of a client class of somebody's own, are kept as `others`. A value
@@ -263,12 +263,12 @@ def read_description(said: Mapping[str, Any]) -> Description:
         If a required key is missing, or a value is of another type or beyond its range: the message
         names the key. Or if what is under an unknown key is not plain.
     """
-    shape = next((kind for key, kind in SHAPES.items() if key in said), Description)
-    known = keys_of(shape)
-    others = {key: value for key, value in said.items() if key not in known}
+    shape = next((kind for key, kind in SHAPES.items() if key in description), Description)
+    known_keys = keys_of(shape)
+    others = {key: value for key, value in description.items() if key not in known_keys}
     if not all(map(_is_plain, others.values())):
         raise DescriptionError("described itself in other than plain values")
-    return _read(shape, said, others=others)
+    return _read(shape, description, others=others)
 
 
 def keys_of(kind: type[_Part]) -> dict[str, Any]:
@@ -325,14 +325,14 @@ def _is_part(kind: Any) -> bool:
 Part = TypeVar("Part", bound=_Part)
 
 
-def _read(kind: type[Part], said: Mapping[str, Any], **given: Any) -> Part:
-    values = dict(given)
-    for each in _entries(kind):
-        value = said.get(each.key)
-        if _is_part(each.kind):
-            values[each.name] = _read(each.kind, said)
-        elif value is not None or each.required:
-            values[each.name] = _checked(each, value)
+def _read(kind: type[Part], description: Mapping[str, Any], **presets: Any) -> Part:
+    values = dict(presets)
+    for entry in _entries(kind):
+        value = description.get(entry.key)
+        if _is_part(entry.kind):
+            values[entry.name] = _read(entry.kind, description)
+        elif value is not None or entry.required:
+            values[entry.name] = _checked(entry, value)
     return kind(**values)
 
 

@@ -43,8 +43,8 @@ def _has(called: FrameType, caller: FrameType) -> bool:
     values = called.f_locals.values()
     return any(
         each is caller
-        for given in values
-        for each in (given if isinstance(given, tuple) else (given,))  # of lambda *_
+        for argument in values
+        for each in (argument if isinstance(argument, tuple) else (argument,))  # of lambda *_
     )
 
 
@@ -54,9 +54,9 @@ def _handlers() -> list[object]:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error, and those during which it was raised."""
-    seen: set[int] = set()
-    left: BaseException | None = error
-    while left is not None and id(left) not in seen:
-        yield left
-        seen.add(id(left))
-        left = left.__cause__ or left.__context__
+    visited: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in visited:
+        yield cause
+        visited.add(id(cause))
+        cause = cause.__cause__ or cause.__context__

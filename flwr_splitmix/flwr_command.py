@@ -90,17 +90,17 @@ class Flwr:
         return answer
 
     def _printed(self, *arguments: str) -> str:
-        done = subprocess.run(
+        process = subprocess.run(
             [self._program, *arguments],
             env=self._environment,
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode:
-            said = _read(done.stdout).get("error-message") or done.stderr or done.stdout
-            raise _error(arguments, said)
-        return done.stdout
+        if process.returncode:
+            message = _read(process.stdout).get("error-message") or process.stderr or process.stdout
+            raise _error(arguments, message)
+        return process.stdout
 
 
 def _read(printed: str) -> dict[str, Any]:
@@ -111,8 +111,8 @@ def _read(printed: str) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-def _error(arguments: Sequence[str], said: object) -> FlwrError:
-    lines = [line.strip(" │╭╮╰╯─") for line in str(said).splitlines()]
+def _error(arguments: Sequence[str], message: object) -> FlwrError:
+    lines = [line.strip(" │╭╮╰╯─") for line in str(message).splitlines()]
     sentence = " ".join(" ".join(filter(None, lines)).split())
     return FlwrError(f"flwr {arguments[0]}: {sentence.removeprefix('Error: ')[:500]}")
 

@@ -117,9 +117,9 @@ def known_rows(labels: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
     learns no more than it would with more classes; an error would tell it of one client's labels.
     """
     most = 1 if labels.dim() == 2 else num_classes - 1
-    known = (labels >= 0) & (labels <= most)
-    rows = target_rows(labels.where(known, 0), num_classes, dtype)
-    return rows if labels.dim() == 2 else rows * known[:, None]
+    is_known = (labels >= 0) & (labels <= most)
+    rows = target_rows(labels.where(is_known, 0), num_classes, dtype)
+    return rows if labels.dim() == 2 else rows * is_known[:, None]
 
 
 def target_loss(
@@ -151,9 +151,9 @@ def target_loss(
     if loss is not None:
         losses = _computed(loss, logits, targets)
         if not isinstance(losses, Tensor) or losses.shape != logits.shape[:1]:
-            what = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            output = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise ValueError(
-                f"loss returns {what}; needed are losses ({len(logits)},), one for each example: "
+                f"loss returns {output}; needed are losses ({len(logits)},), one for each example: "
                 "set reduction='none', and take the mean over classes of a loss that has one for "
                 "each of them"
             )
@@ -168,13 +168,13 @@ def _computed(loss: TargetLoss, logits: Tensor, targets: Tensor) -> Tensor:
     try:
         return loss(logits, targets)
     except (RuntimeError, TypeError, ValueError, LookupError) as error:
-        said = " ".join(str(error).split())
-        if "out of memory" in said:
+        message = " ".join(str(error).split())
+        if "out of memory" in message:
             raise
         raise ValueError(
             f"loss {name_of(loss)} cannot be computed from logits {tuple(logits.shape)} and "
             f"targets {tuple(targets.shape)}, both {str(logits.dtype).removeprefix('torch.')} "
-            f"({said}); {_NEEDED_LOSS}"
+            f"({message}); {_NEEDED_LOSS}"
         ) from error
 
 
@@ -192,8 +192,8 @@ def loss_on(loss: TargetLoss | None, device: torch.device | str) -> TargetLoss |
         If it cannot be a loss.
     """
     if isinstance(loss, type) or not (loss is None or callable(loss)):
-        given = f"the class {loss.__name__}" if isinstance(loss, type) else repr(loss)
-        raise TypeError(f"loss is {given}; {_NEEDED_LOSS}")
+        description = f"the class {loss.__name__}" if isinstance(loss, type) else repr(loss)
+        raise TypeError(f"loss is {description}; {_NEEDED_LOSS}")
     return loss.to(device) if isinstance(loss, nn.Module) else loss
 
 
@@ -207,13 +207,13 @@ def tally(logits: Tensor, labels: Tensor) -> Tally:
     unknown = logits.isnan()
     if labels.dim() == 1:
         loss = float(F.cross_entropy(logits, labels, reduction="sum"))
-        said = logits.argmax(1).masked_fill(unknown.any(1), -1)
-        return Tally(len(labels), loss, int((said == labels).sum()), len(labels))
+        predicted = logits.argmax(1).masked_fill(unknown.any(1), -1)
+        return Tally(len(labels), loss, int((predicted == labels).sum()), len(labels))
     loss = float(target_loss(logits, labels.float(), multi_label=True)) * len(labels)
     right = labels > 0
-    said = torch.where(unknown, ~right, logits > 0)
-    yes, no = int((said & right).sum()), int((~said & ~right).sum())
-    false_yes, false_no = int((said & ~right).sum()), int((~said & right).sum())
+    predicted = torch.where(unknown, ~right, logits > 0)
+    yes, no = int((predicted & right).sum()), int((~predicted & ~right).sum())
+    false_yes, false_no = int((predicted & ~right).sum()), int((~predicted & right).sum())
     return Tally(len(labels), loss, yes + no, labels.numel(), (yes, no, false_yes, false_no))
 
 

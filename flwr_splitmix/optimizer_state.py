@@ -85,10 +85,11 @@ def unpack_optimizer(
         its options needs a state that there is not.
     """
     packed = meta["groups"]
-    own = [dict(group) for group in optimizer.param_groups]
-    if len(packed) != len(own):
+    own_groups = [dict(group) for group in optimizer.param_groups]
+    if len(packed) != len(own_groups):
         raise ValueError(
-            f"this state of an optimizer has {len(packed)} groups of parameters, not {len(own)}"
+            f"this state of an optimizer has {len(packed)} groups of parameters, not "
+            f"{len(own_groups)}"
         )
     state: dict[int, dict[str, Any]] = {
         int(index): dict(entries) for index, entries in meta["state"].items()
@@ -100,11 +101,11 @@ def unpack_optimizer(
     # The optimizer's own entries stand in for those that were left out.
     groups = [
         {**{n: value for n, value in ours.items() if _left_out(n, value, options)}, **theirs}
-        for ours, theirs in zip(own, packed, strict=True)
+        for ours, theirs in zip(own_groups, packed, strict=True)
     ]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     _keep_scalar_dtypes(optimizer, state)
-    for group, ours, theirs in zip(optimizer.param_groups, own, packed, strict=True):
+    for group, ours, theirs in zip(optimizer.param_groups, own_groups, packed, strict=True):
         if missing := sorted(ours.keys() - group.keys()):
             raise ValueError(f"this state of an optimizer has no {missing[0]!r}")
         group.update({name: value for name, value in ours.items() if name in options})
@@ -142,6 +143,6 @@ def _keep_scalar_dtypes(
         if not parameters[index].ndim:
             continue
         loaded = optimizer.state[parameters[index]]
-        for name, kept in entries.items():
-            if name != "step" and isinstance(kept, Tensor) and kept.ndim == 0:
-                loaded[name] = kept.to(loaded[name].device)
+        for name, entry in entries.items():
+            if name != "step" and isinstance(entry, Tensor) and entry.ndim == 0:
+                loaded[name] = entry.to(loaded[name].device)

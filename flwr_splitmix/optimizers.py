@@ -122,8 +122,8 @@ class ScheduledOptimizer:
     def knows(self, module: nn.Module) -> bool:
         """Return whether all trainable parameters of a module are this optimizer's."""
         groups = self.optimizer.param_groups if self.optimizer is not None else []
-        own = {id(parameter) for group in groups for parameter in group["params"]}
-        return all(id(p) in own for p in module.parameters() if p.requires_grad)
+        parameter_ids = {id(parameter) for group in groups for parameter in group["params"]}
+        return all(id(p) in parameter_ids for p in module.parameters() if p.requires_grad)
 
     def zero_grad(self) -> None:
         """Discard the gradients of the last step, also those of weights without an optimizer."""
@@ -180,52 +180,52 @@ class ScheduledOptimizer:
             self._set_lrs = []
 
 
-def _no_schedule(given: object) -> str:
+def _no_schedule(schedule: object) -> str:
     """Return what is given in place of a schedule, in words; "" for a schedule."""
-    if isinstance(given, type):
-        return given.__name__
-    if not callable(given):
-        return type(given).__name__
-    return "" if takes(given, 0.0, 1) else "a function of other arguments"
+    if isinstance(schedule, type):
+        return schedule.__name__
+    if not callable(schedule):
+        return type(schedule).__name__
+    return "" if takes(schedule, 0.0, 1) else "a function of other arguments"
 
 
-def _optimizer(made: object, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    if isinstance(made, torch.optim.LBFGS):
+def _optimizer(optimizer: object, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    if isinstance(optimizer, torch.optim.LBFGS):
         raise TypeError(
             "optimizer makes LBFGS, which runs the model several times in a step; split learning "
             "has one backward pass for each: take SGD, AdamW or the like"
         )
-    if not isinstance(made, torch.optim.Optimizer):
+    if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
-            f"optimizer makes {with_article(type(made).__name__)}; needed is a "
+            f"optimizer makes {with_article(type(optimizer).__name__)}; needed is a "
             "torch.optim.Optimizer"
         )
-    if not _steps_alone(made):
+    if not _steps_alone(optimizer):
         raise TypeError(
-            f"optimizer makes {with_article(type(made).__name__)}, whose step() needs arguments, "
-            "such as a function that runs the model again; split learning has one backward pass "
-            "for each step: take SGD, AdamW or the like"
+            f"optimizer makes {with_article(type(optimizer).__name__)}, whose step() needs "
+            "arguments, such as a function that runs the model again; split learning has one "
+            "backward pass for each step: take SGD, AdamW or the like"
         )
-    own = {id(parameter) for parameter in parameters}
-    if not any(id(p) in own for group in made.param_groups for p in group["params"]):
+    parameter_ids = {id(parameter) for parameter in parameters}
+    if not any(id(p) in parameter_ids for group in optimizer.param_groups for p in group["params"]):
         raise ValueError(
-            f"optimizer makes {with_article(type(made).__name__)} of other weights than those it "
-            "is given; make it of its argument: lambda parameters: torch.optim.SGD(parameters, "
+            f"optimizer makes {with_article(type(optimizer).__name__)} of other weights than those "
+            "it is given; make it of its argument: lambda parameters: torch.optim.SGD(parameters, "
             "lr=...)"
         )
-    if any(group.get("lr") is None for group in made.param_groups):
+    if any(group.get("lr") is None for group in optimizer.param_groups):
         raise ValueError(
-            f"optimizer makes {with_article(type(made).__name__)} without a learning rate, which "
-            "the schedule would scale; give it lr=..."
+            f"optimizer makes {with_article(type(optimizer).__name__)} without a learning rate, "
+            "which the schedule would scale; give it lr=..."
         )
-    if (inner := _apart(made)) is not None:
+    if (inner := _apart(optimizer)) is not None:
         raise TypeError(
-            f"optimizer makes {with_article(type(made).__name__)}, which steps with "
+            f"optimizer makes {with_article(type(optimizer).__name__)}, which steps with "
             f"{with_article(type(inner).__name__)} of its own: that one's learning rate would not "
             "follow the schedule, and checkpoints would lack its state; make one optimizer with a "
             "parameter group for each part: torch.optim.AdamW([{'params': [...], 'lr': ...}, ...])"
         )
-    return made
+    return optimizer
 
 
 def _has_scheduler(optimizer: torch.optim.Optimizer) -> bool:
@@ -248,8 +248,8 @@ def _apart(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer | None:
     groups = {id(group) for group in optimizer.param_groups}
     own_state = type(optimizer).state_dict is not torch.optim.Optimizer.state_dict
     for value in vars(optimizer).values():
-        held = value.values() if isinstance(value, dict) else value
-        for inner in held if isinstance(held, (list, tuple, ValuesView)) else (held,):
+        contents = value.values() if isinstance(value, dict) else value
+        for inner in contents if isinstance(contents, (list, tuple, ValuesView)) else (contents,):
             if isinstance(inner, torch.optim.Optimizer) and not (
                 groups.issuperset(map(id, inner.param_groups))
                 and (own_state or inner.state is optimizer.state)

@@ -139,7 +139,7 @@ def _npm_registry(npm: str | None) -> str:
         return registry
     command = [npm, "config", "get", "registry"]
     try:
-        asked = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, timeout=_ASKING, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -147,8 +147,8 @@ def _npm_registry(npm: str | None) -> str:
             f"npm does not say which registry it uses ({error}); name one by the environment "
             "variable npm_config_registry"
         ) from error
-    said = asked.stdout.strip()
-    return said if asked.returncode == 0 and said.startswith(("http://", "https://")) else ""
+    output = process.stdout.strip()
+    return output if process.returncode == 0 and output.startswith(("http://", "https://")) else ""
 
 
 def _check_address(registry: str) -> None:
@@ -178,30 +178,30 @@ def _request(address: str) -> urllib.request.Request:
 def _download(address: str, archive: Path, told: Told | None) -> None:
     """Download to a file that appears when it is whole; a part that is there is continued."""
     part = archive.with_name(f"{archive.name}.part")
-    there = part.stat().st_size if part.exists() else 0
+    received = part.stat().st_size if part.exists() else 0
     request = _request(address)
-    if there:
-        request.add_header("Range", f"bytes={there}-")
+    if received:
+        request.add_header("Range", f"bytes={received}-")
     try:
         reply = _opened(request)
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
         part.unlink()  # it is as long as the file, or longer: not a part of it
-        there, reply = 0, _opened(_request(address))
+        received, reply = 0, _opened(_request(address))
     with reply:
         if reply.status != 206:
-            there = 0
+            received = 0
         length = int(reply.headers.get("Content-Length") or 0)
-        whole = there + length if length else 0
-        with part.open("ab" if there else "wb") as file:
+        whole = received + length if length else 0
+        with part.open("ab" if received else "wb") as file:
             while piece := reply.read(_PIECE):
                 file.write(piece)
-                there += len(piece)
+                received += len(piece)
                 if told is not None:
-                    told(there, whole)
-    if whole and there != whole:
-        raise OSError(f"the connection ended after {there} of {whole} bytes")
+                    told(received, whole)
+    if whole and received != whole:
+        raise OSError(f"the connection ended after {received} of {whole} bytes")
     os.replace(part, archive)
 
 
@@ -248,19 +248,19 @@ def _by_pip(package: Package, place: Path) -> Path:
 
 
 def _by_command(command: list[str], by: str, package: Package, place: Path, kind: str) -> Path:
-    own = place / f".{package.archive}.{by}"
-    shutil.rmtree(own, ignore_errors=True)
-    own.mkdir()
+    folder = place / f".{package.archive}.{by}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     try:
         subprocess.run(
-            [*command, str(own)],
-            cwd=own,
+            [*command, str(folder)],
+            cwd=folder,
             check=True,
             capture_output=True,
             text=True,
             timeout=6 * _TIMEOUT,
         )
-        archives = list(own.glob(f"*{kind}"))
+        archives = list(folder.glob(f"*{kind}"))
         if len(archives) != 1:
             raise RegistryError(f"{by} fetched {len(archives)} archives instead of one")
         archive = place / package.archive
@@ -273,4 +273,4 @@ def _by_command(command: list[str], by: str, package: Package, place: Path, kind
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RegistryError(f"{by} could not fetch {package}: {error}; {_INSTEAD}") from error
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -70,6 +70,6 @@ class WarmupCosine:
         """Return the factor after `progress` of `num_rounds` rounds."""
         if progress < self.warmup:
             return self.start_factor + (1 - self.start_factor) * progress / self.warmup
-        done = (progress - self.warmup) / max(num_rounds - self.warmup, 1e-9)
-        cosine = (1 + math.cos(math.pi * min(done, 1.0))) / 2
+        fraction = (progress - self.warmup) / max(num_rounds - self.warmup, 1e-9)
+        cosine = (1 + math.cos(math.pi * min(fraction, 1.0))) / 2
         return self.final_factor + (1 - self.final_factor) * cosine

@@ -111,11 +111,11 @@ def seeded_draws(device: torch.device, seed: int) -> Iterator[None]:
 
     On the CPU it leaves that to `held_draws`, if it is the first within.
     """
-    held = _HELD.get() and device.type == "cpu"
+    is_held = _HELD.get() and device.type == "cpu"
     devices = [device] if device.type == "cuda" else []
     token = _HELD.set(False)
     try:
-        with nullcontext() if held else _restored(devices):
+        with nullcontext() if is_held else _restored(devices):
             # torch.manual_seed would seed every device of the process, even those not restored.
             torch.default_generator.manual_seed(seed)
             if device.type == "cuda":

@@ -31,9 +31,9 @@ class StorageError(RuntimeError):
 class OtherFormError(StorageError):
     """A file is whole, but not in the form that this version writes; no older one replaces it."""
 
-    def __init__(self, path: object, what: str) -> None:
+    def __init__(self, path: object, defect: str) -> None:
         super().__init__(
-            f"{path} {what}, which this version of flwr-splitmix always writes: read it with the "
+            f"{path} {defect}, which this version of flwr-splitmix always writes: read it with the "
             "version that wrote it, or begin a new run"
         )
 
@@ -66,12 +66,12 @@ def save_tensors(
     """
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # safetensors refuses tensors that share memory; tied weights and views are stored twice.
-    seen: set[int] = set()
+    memories: set[int] = set()
     for name, tensor in flat.items():
         memory = tensor.untyped_storage().data_ptr()
-        if tensor.numel() and memory in seen:
+        if tensor.numel() and memory in memories:
             flat[name] = tensor.clone()
-        seen.add(memory)
+        memories.add(memory)
     values = {**meta, DIGEST: digest(flat, meta)} if digested else dict(meta)
     text = json.dumps(marked(values), allow_nan=False)
     write_atomic(path, save(flat, metadata={_META: text}), flush=flush, private=private)
@@ -167,9 +167,9 @@ def text_keys(counts: Mapping[int, int]) -> dict[str, int]:
     return {str(client): count for client, count in counts.items()}
 
 
-def whole_keys(kept: Mapping[str, int]) -> dict[int, int]:
+def whole_keys(counts: Mapping[str, int]) -> dict[int, int]:
     """Return what `text_keys` was given."""
-    return {int(client): int(count) for client, count in kept.items()}
+    return {int(client): int(count) for client, count in counts.items()}
 
 
 def plain_numbers(metrics: Mapping[str, Any], whose: str) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 _ALL = 8  # up to this number, all words are listed; beyond, only similar ones
 
 
-def close_to(word: str, known: Iterable[str], most: int = 3) -> list[str]:
+def close_to(word: str, words: Iterable[str], most: int = 3) -> list[str]:
     """Return at most `most` known words with a spelling similar to `word`, the closest first."""
     by_spelling: dict[str, list[str]] = {}
-    for name in known:
+    for name in words:
         by_spelling.setdefault(name.casefold(), []).append(name)
     alike = difflib.get_close_matches(word.casefold(), by_spelling, n=most, cutoff=0.6)
     return [name for spelling in alike for name in by_spelling[spelling]][:most]
@@ -23,7 +23,7 @@ def either(words: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def allowed(word: str, known: Iterable[str], where: str) -> str:
+def allowed(word: str, words: Iterable[str], where: str) -> str:
     """Return the message of what is allowed instead of `word`.
 
     It lists all known words if they are few, else those of similar spelling.
@@ -33,11 +33,11 @@ def allowed(word: str, known: Iterable[str], where: str) -> str:
     where
         Where all known words are listed if they are many.
     """
-    names = list(known)
+    names = list(words)
     alike = close_to(word, names)
-    meant = f"did you mean {either(alike)}? " if alike else ""
+    suggestion = f"did you mean {either(alike)}? " if alike else ""
     if len(names) <= _ALL:
-        return f"{meant}allowed are {', '.join(map(repr, names))}"
+        return f"{suggestion}allowed are {', '.join(map(repr, names))}"
     if alike:
-        return f"{meant}{where} lists all {len(names)}"
+        return f"{suggestion}{where} lists all {len(names)}"
     return f"{where} lists the {len(names)} that are allowed"

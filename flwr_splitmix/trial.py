@@ -35,5 +35,5 @@ def trial_strategy(
         Raised by the constructor.
     """
     labels: dict[str, Any] = {"labels": ()} if needs_labels(strategy) else {}
-    given = {"num_classes": 2, "device": "cpu", **labels, **options}
-    return STRATEGIES[strategy](nn.Identity() if upper is None else upper, **given)
+    arguments = {"num_classes": 2, "device": "cpu", **labels, **options}
+    return STRATEGIES[strategy](nn.Identity() if upper is None else upper, **arguments)

@@ -84,12 +84,12 @@ def check_kind(name: str, value: object, kind: type, needed: str) -> None:
     if isinstance(value, kind):
         return
     if isinstance(value, type):
-        given = f"the class {value.__name__}"
+        description = f"the class {value.__name__}"
         needed = f"an object, {value.__name__}(...)" if issubclass(value, kind) else needed
     else:
         says_itself = value is None or isinstance(value, (str, bytes))
-        given = repr(value) if says_itself else with_article(type(value).__name__)
-    raise TypeError(f"{name} is {given}; needed is {needed}")
+        description = repr(value) if says_itself else with_article(type(value).__name__)
+    raise TypeError(f"{name} is {description}; needed is {needed}")
 
 
 def check_initialized(thing: object, base: type, attribute: str) -> None:
@@ -126,8 +126,8 @@ def options_of(thing: object) -> dict[str, Any]:
         names = list(inspect.signature(type(thing)).parameters)
     except (TypeError, ValueError):  # written in C, for example
         return {}
-    kept = {name: getattr(thing, name) for name in names if hasattr(thing, name)}
-    return {name: plain[0] for name, value in kept.items() if (plain := _plain(value))}
+    attributes = {name: getattr(thing, name) for name in names if hasattr(thing, name)}
+    return {name: plain[0] for name, value in attributes.items() if (plain := _plain(value))}
 
 
 def _plain(value: object) -> list[Any]:

@@ -42,8 +42,8 @@ def printable(text: str) -> str:
 
 def cause(error: BaseException, most: int = 200) -> str:
     """Return an error of others' code as one line: its type, and `most` characters of its text."""
-    said = " ".join(str(error).split())[:most]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    text = " ".join(str(error).split())[:most]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 _ROOT = r"(?:~|[A-Za-z]:)?[/\\]"
@@ -111,10 +111,10 @@ def described(value: object) -> str:
 
 def listed(names: Iterable[object], most: int = 10) -> str:
     """Return names as text: "a and b", "a, b and c", or the first `most`: "a, b and 3 more"."""
-    said = [str(name) for name in names]
-    if len(said) > most:
-        said = [*said[:most], f"{len(said) - most} more"]
-    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
+    texts = [str(name) for name in names]
+    if len(texts) > most:
+        texts = [*texts[:most], f"{len(texts) - most} more"]
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
 def verb(number: int, plural: str) -> str:

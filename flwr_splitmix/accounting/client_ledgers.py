@@ -71,7 +71,7 @@ class ClientLedgers:
     @property
     def epsilons(self) -> dict[int, float]:
         """Epsilon at `delta` by client index; infinite if there is no bound."""
-        return {client: own.epsilon for client, own in self.statements().items()}
+        return {client: statement.epsilon for client, statement in self.statements().items()}
 
     def report(self) -> str:
         """State the largest epsilon of any client, and what it does not cover."""
@@ -123,11 +123,11 @@ class ClientLedgers:
             Whether the lower segments are sent at the end of the round.
         """
         for client, description in descriptions.items():
-            known = client in self._passes  # else it may have sent what is not charged here
-            if not known:
+            is_known = client in self._passes  # else it may have sent what is not charged here
+            if not is_known:
                 self._passes[client] = DataPass.met(description)
             before = longest(attempts.get(client, ()), self.unfinished(client))
-            goes_on = known and description.uploads.goes_on
+            goes_on = is_known and description.uploads.goes_on
             self._passes[client].begin_round(server_round, description, before, goes_on=goes_on)
             ledger = self._ledger_of(client)
             if averaged:
@@ -249,10 +249,12 @@ class ClientLedgers:
             The rounds that this ledger has been told of.
         """
         statements = self.statements().values()
-        because = dict.fromkeys(word for own in statements for word in own.unbounded_because)
-        outside = dict.fromkeys(word for own in statements for word in own.outside)
+        because = dict.fromkeys(
+            word for statement in statements for word in statement.unbounded_because
+        )
+        outside = dict.fromkeys(word for statement in statements for word in statement.outside)
         return RunAccount(
-            epsilon=max((float(own.epsilon) for own in statements), default=0.0),
+            epsilon=max((float(statement.epsilon) for statement in statements), default=0.0),
             # Sorted, since the original order is that of the clients.
             unbounded_because=tuple(sorted(because)),
             outside=tuple(sorted(outside)),
@@ -275,10 +277,12 @@ class ClientLedgers:
             If it is of another relation.
         """
         self.ledgers = {}
-        for client, kept in state["ledgers"].items():
+        for client, ledger_state in state["ledgers"].items():
             self.ledgers[int(client)] = Ledger(self.relation)
-            self.ledgers[int(client)].load_state_dict(kept)
-        self._passes = {int(c): DataPass.of(kept) for c, kept in state["passes"].items()}
+            self.ledgers[int(client)].load_state_dict(ledger_state)
+        self._passes = {
+            int(c): DataPass.of(pass_state) for c, pass_state in state["passes"].items()
+        }
 
     def _ledger_of(self, client: int) -> Ledger:
         if client not in self.ledgers:

@@ -117,9 +117,9 @@ class DataPass:
 
     def forget_unknown(self) -> bool:
         """Forget earlier attempts of unknown length; return whether there were any."""
-        known: list[int | None] = [length for length in self.earlier if length is not None]
-        any_unknown = len(known) < len(self.earlier)
-        self.earlier = known
+        known_lengths: list[int | None] = [length for length in self.earlier if length is not None]
+        any_unknown = len(known_lengths) < len(self.earlier)
+        self.earlier = known_lengths
         return any_unknown
 
     @property

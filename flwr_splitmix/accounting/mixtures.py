@@ -57,8 +57,8 @@ def merged(plan: Plan, mixed: Mixed, *, rounded: bool = False) -> Iterator[Merge
             members = [member for member in source.members if member.client in clients]
             ratios = tuple(member.share.lam for member in members)
             for member in members:
-                own = shares.setdefault(member.client, [None] * len(plan.passes))
-                own[source.index] = member.share
+                client_shares = shares.setdefault(member.client, [None] * len(plan.passes))
+                client_shares[source.index] = member.share
                 groups.setdefault(member.client, {})[source.index] = ratios
-        for client, seen in shares.items():
-            yield Merged(client, seen, NO_SUMS if rounded else groups[client])
+        for client, client_shares in shares.items():
+            yield Merged(client, client_shares, NO_SUMS if rounded else groups[client])

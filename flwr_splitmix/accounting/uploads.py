@@ -77,9 +77,11 @@ def earlier_releases(
     times
         How many times it may have been sent before; 0 returns an empty list.
     """
-    now = [release_of(s, tokens, width, times) for s in shares if s is not None] if times else []
-    if not now:
+    releases = (
+        [release_of(s, tokens, width, times) for s in shares if s is not None] if times else []
+    )
+    if not releases:
         return []
     # Every pass, even one without a share this time: the group may have been larger.
-    full = replace(now[0], patches=tokens, prefix=0, family="full", ratio=1.0)
+    full = replace(releases[0], patches=tokens, prefix=0, family="full", ratio=1.0)
     return [replace(full, times=times * len(shares))]

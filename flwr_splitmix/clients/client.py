@@ -112,9 +112,9 @@ class Order:
         The lengths of the others, in batches, and whether there are some of unknown length.
         """
         unknown = max(self.attempt - len(self.earlier), 0)
-        left = max(len(self.earlier) + unknown - held, 0)
-        known = sorted(self.earlier, reverse=True)[: max(left - unknown, 0)]
-        return known, min(left, unknown) > 0
+        others = max(len(self.earlier) + unknown - held, 0)
+        lengths = sorted(self.earlier, reverse=True)[: max(others - unknown, 0)]
+        return lengths, min(others, unknown) > 0
 
     def seed_for(self, purpose: str, *place: int) -> int:
         """Return the seed of the client's draws for one purpose at one place of this round."""
@@ -144,15 +144,17 @@ class Client(ABC):
             otherwise show only in the first round. The message names the method.
         """
         super().__init_subclass__(**options)
-        names = {n for base in cls.__mro__ for n, own in vars(base).items() if is_exchange(own)}
+        names = {
+            n for base in cls.__mro__ for n, method in vars(base).items() if is_exchange(method)
+        }
         for name in sorted(names):
             if not is_exchange(getattr(cls, name)):
                 raise TypeError(
                     f"{cls.__name__}.{name} overrides an exchange, which the server calls over the "
                     "link; decorate it with @exchange too (flwr_splitmix.clients.exchange)"
                 )
-            own, *overridden = [vars(base)[name] for base in cls.__mro__ if name in vars(base)]
-            if overridden and (missing := lacking(own, overridden[-1])):
+            method, *overridden = [vars(base)[name] for base in cls.__mro__ if name in vars(base)]
+            if overridden and (missing := lacking(method, overridden[-1])):
                 raise TypeError(
                     f"{cls.__name__}.{name} overrides an exchange that the server calls with "
                     f"{listed(missing)}, too; add {listed(missing)} to its arguments, or **options"

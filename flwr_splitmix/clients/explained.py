@@ -23,13 +23,13 @@ _OF_WHOLE_NUMBERS = re.compile(r"Long|Int|Short|Byte|Char|Bool|long|\bint\b|unsi
 
 @contextmanager
 def explained(
-    segment: nn.Module, inputs: Tensor, what: str = "inputs", name: str = "lower segment"
+    segment: nn.Module, inputs: Tensor, subject: str = "inputs", name: str = "lower segment"
 ) -> Iterator[None]:
     """Name the dtypes or the shape if a forward pass fails on them.
 
     Parameters
     ----------
-    what, name
+    subject, name
         What the inputs and the segment are called.
 
     Raises
@@ -50,14 +50,14 @@ def explained(
         if not differ:
             if not of_shapes(error):
                 raise
-            refused = f"{what} {tuple(inputs.shape[1:])} do not fit the {name}"
-            if said := torchs_words(error):
-                raise ClientError(f"{refused}: {said}") from error
+            refused = f"{subject} {tuple(inputs.shape[1:])} do not fit the {name}"
+            if reason := torchs_words(error):
+                raise ClientError(f"{refused}: {reason}") from error
             raise WrappedError(refused, f"{refused}: {one_line(str(error))}") from error
         short = str(weights).removeprefix("torch.")
         convert = ".float()" if weights == torch.float32 else f".to({weights})"
         raise ClientError(
-            f"{what} are {str(inputs.dtype).removeprefix('torch.')}, the {name} {short}: "
+            f"{subject} are {str(inputs.dtype).removeprefix('torch.')}, the {name} {short}: "
             f"convert them in the data set with {convert}"
         ) from error
 

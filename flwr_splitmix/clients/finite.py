@@ -38,7 +38,7 @@ def check_finite(name: str, segment: nn.Module, inputs: Tensor, *outputs: Tensor
 
 
 def may_step(
-    name: str, segment: nn.Module, inputs: Tensor | None, told: Once, *, waits: bool = True
+    name: str, segment: nn.Module, inputs: Tensor | None, once: Once, *, waits: bool = True
 ) -> bool:
     """Return whether an optimizer step may be taken with the gradients of a segment.
 
@@ -51,7 +51,7 @@ def may_step(
     inputs
         Those of the batch, in which to look for the reason if gradients are not finite; None if an
         error may not tell of the data: then this client's log says once that a step is left out.
-    told
+    once
         What the log has said before; added to.
     waits
         Whether an accelerator is waited for. Else gradients that are not finite, which nobody may
@@ -70,7 +70,7 @@ def may_step(
         zero_unless_finite(segment)
         return True
     fine = gradients_finite(segment)
-    if not fine and told.first("no step"):
+    if not fine and once.first("no step"):
         log.warning(
             "the gradient of a client's %s has NaN or infinite numbers, so that no step is taken: "
             "training has diverged, or the server sends far too large numbers",

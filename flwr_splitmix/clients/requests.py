@@ -47,7 +47,7 @@ def shares_asked_for(
         If the plan has a share that the client does not know.
     """
     check_plan(plan)
-    shares = [None if own is None else share_from_wire(own, kinds) for own in plan]
+    shares = [None if values is None else share_from_wire(values, kinds) for values in plan]
     check_label_memory(shares, sample)
     if not sums:
         check_no_sums(shares)
@@ -118,37 +118,37 @@ def check_range(kind: str, start: int, stop: int, size: int) -> None:
 
 
 def check_numbers(
-    what: str,
+    subject: str,
     tensors: Mapping[str, Tensor],
     *,
     bounded: bool,
-    own: Mapping[str, Tensor] | None = None,
+    client_tensors: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Raise ClientError if numbers from a server are NaN, infinite, or absurdly large.
 
     Parameters
     ----------
-    what
+    subject
         Description of the tensors, for the message.
     bounded
         Whether to reject finite numbers beyond `largest` too.
-    own
+    client_tensors
         The client's tensors of these names: what equals them passes, such as a mask of -inf, or a
         constant with NaN.
     """
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or not tensor.numel():
             continue
-        if own is not None and _same(tensor, own[name].to(tensor.device)):
+        if client_tensors is not None and _same(tensor, client_tensors[name].to(tensor.device)):
             continue
         least, most = tensor.detach().aminmax()
         if not bool(torch.isfinite(least) & torch.isfinite(most)):
-            raise ClientError(f"{what} {name} has NaN or infinite numbers")
+            raise ClientError(f"{subject} {name} has NaN or infinite numbers")
         if bounded and max(-float(least), float(most)) > (limit := largest(name)):
-            raise ClientError(f"{what} {name} has numbers beyond {limit:g}")
+            raise ClientError(f"{subject} {name} has numbers beyond {limit:g}")
 
 
-def check_received(what: str, tensors: Sequence[Tensor], *, bounded: bool = False) -> None:
+def check_received(subject: str, tensors: Sequence[Tensor], *, bounded: bool = False) -> None:
     """Raise ClientError as `check_numbers` does, naming a tensor's position in the list.
 
     Tensors on an accelerator come from a server in this process. Reading them forces a
@@ -157,7 +157,7 @@ def check_received(what: str, tensors: Sequence[Tensor], *, bounded: bool = Fals
     looked = {str(i): t for i, t in enumerate(tensors) if bounded or t.device.type == "cpu"}
     # Autograd takes integers for a gradient, too.
     floats = {i: t if t.is_floating_point() else in_float64(t) for i, t in looked.items()}
-    check_numbers(what, floats, bounded=bounded)
+    check_numbers(subject, floats, bounded=bounded)
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

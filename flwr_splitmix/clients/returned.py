@@ -11,18 +11,18 @@ from flwr_splitmix.clients.client import Client, ClientError
 from flwr_splitmix.words import described
 
 
-def checked_description(client: Client, made: object) -> Mapping[str, Any]:
+def checked_description(client: Client, description: object) -> Mapping[str, Any]:
     """Return what `attach` returned; raises ClientError if it is not a dictionary."""
-    if not isinstance(made, Mapping):
+    if not isinstance(description, Mapping):
         raise ClientError(
-            f"attach of {type(client).__name__} returns {described(made)}; needed is the "
+            f"attach of {type(client).__name__} returns {described(description)}; needed is the "
             "dictionary of plain values that super().attach(order, arrays) returns"
         )
-    return made
+    return description
 
 
 def checked_release(
-    client: Client, made: object, *, sends: bool
+    client: Client, pair: object, *, sends: bool
 ) -> tuple[Mapping[str, Tensor], Mapping[str, int | float]]:
     """Return what `release` returned, whose metrics' values are not looked at.
 
@@ -36,12 +36,12 @@ def checked_release(
     ClientError
         If it is not a pair of tensors by name and of a dictionary.
     """
-    if not isinstance(made, (tuple, list)) or len(made) != 2:
-        raise _unfit(client, described(made))
-    weights, metrics = made
-    for what, part in (("weights", weights), ("metrics", metrics)):
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise _unfit(client, described(pair))
+    weights, metrics = pair
+    for role, part in (("weights", weights), ("metrics", metrics)):
         if not isinstance(part, Mapping) and (sends or part is metrics):
-            raise _unfit(client, f"{described(part)} as {what}")
+            raise _unfit(client, f"{described(part)} as {role}")
     for name, weight in weights.items() if sends else ():
         if not isinstance(weight, Tensor):
             raise _unfit(client, f"{described(weight)} as its weight {name!r}")

@@ -42,23 +42,25 @@ def without_bfloat16(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def check_fits(own: Mapping[str, Tensor], arrays: Mapping[str, Tensor], what: str) -> None:
-    """Raise ClientError, beginning with `what`, if names or shapes differ."""
-    if wrong := differences(own, arrays):
-        raise ClientError(f"{what}: {wrong}")
+def check_fits(expected: Mapping[str, Tensor], arrays: Mapping[str, Tensor], subject: str) -> None:
+    """Raise ClientError, beginning with `subject`, if names or shapes differ."""
+    if wrong := differences(expected, arrays):
+        raise ClientError(f"{subject}: {wrong}")
 
 
-def differences(own: Mapping[str, Shaped], arrays: Mapping[str, Shaped]) -> str:
+def differences(expected: Mapping[str, Shaped], arrays: Mapping[str, Shaped]) -> str:
     """Return, for a message, in which names and shapes `arrays` ("it") differ; "" if in none."""
-    shapes = {name: tuple(t.shape) for name, t in own.items()}
-    given = {name: tuple(t.shape) for name, t in arrays.items()}
+    shapes = {name: tuple(t.shape) for name, t in expected.items()}
+    array_shapes = {name: tuple(t.shape) for name, t in arrays.items()}
     kinds = {
-        "it lacks": [f"{name} {shapes[name]}" for name in shapes if name not in given],
-        "it also has": [f"{name} {given[name]}" for name in given if name not in shapes],
+        "it lacks": [f"{name} {shapes[name]}" for name in shapes if name not in array_shapes],
+        "it also has": [
+            f"{name} {array_shapes[name]}" for name in array_shapes if name not in shapes
+        ],
         "it has": [
-            f"{name} {given[name]} in place of {shapes[name]}"
+            f"{name} {array_shapes[name]} in place of {shapes[name]}"
             for name in shapes
-            if given.get(name, shapes[name]) != shapes[name]
+            if array_shapes.get(name, shapes[name]) != shapes[name]
         ],
     }
     return "; ".join(f"{kind} {listed(names, most=3)}" for kind, names in kinds.items() if names)

@@ -52,8 +52,8 @@ class MissingColumnError(DataError):
         What else may be wrong, as the end of a sentence.
     """
 
-    def __init__(self, where: str, column: str, there: Sequence[str], hint: str = "") -> None:
-        self.listed = listed(map(_shortened, there), most=_MOST)
+    def __init__(self, where: str, column: str, columns: Sequence[str], hint: str = "") -> None:
+        self.listed = listed(map(_shortened, columns), most=_MOST)
         super().__init__(f"{where} has no column {column!r:.80}; it has {self.listed}{hint}")
         self.where = where
         self.column = column

@@ -162,10 +162,10 @@ def check_map_style(name: str, data: Any) -> None:
 def _map_style_of(name: str, data: object) -> str:
     """Return the end of a sentence on how to make a map-style data set of `data`, or ""."""
     if isinstance(data, DataLoader):
-        given = f": give its data set, {name}=loader.dataset"
+        advice = f": give its data set, {name}=loader.dataset"
         if data.collate_fn is default_collate:
-            return given
-        return f"{given}, with a method batch(indices) that does what the collate_fn did"
+            return advice
+        return f"{advice}, with a method batch(indices) that does what the collate_fn did"
     streamed = isinstance(data, Iterable) and not isinstance(data, type)
     if isinstance(data, IterableDataset) or (streamed and not hasattr(data, "__getitem__")):
         return f": if it fits into memory, {name}=list(...) of it"
@@ -178,8 +178,8 @@ def makes_batches(data: object) -> TypeGuard[Batched]:
     One that is only passed on by `__getattr__` is for the indices of what is wrapped; torch's data
     pipes have theirs so. That of Hugging Face's data sets makes another data set.
     """
-    own = inspect.getattr_static(data, "batch", None)
-    if own is None or not callable(getattr(data, "batch", None)):  # such as a mere number
+    attribute = inspect.getattr_static(data, "batch", None)
+    if attribute is None or not callable(getattr(data, "batch", None)):  # such as a mere number
         return False
     kinds = (kind for kind in type(data).__mro__ if "batch" in vars(kind))
     return next(kinds, type(data)).__module__ != "datasets.arrow_dataset"
@@ -209,10 +209,10 @@ def _pair(row: Any, of: str = "") -> Any:
         return row
     if isinstance(row, Mapping):
         keys = ", ".join(map(repr, row))
-        given = f"a data set must give {of}(input, label) pairs, this one gives dictionaries"
+        problem = f"a data set must give {of}(input, label) pairs, this one gives dictionaries"
         remedy = "; wrap it in one whose __getitem__ returns the input and the label as a pair"
         # A server need not know what a client's records have.
-        raise ExamplesError(f"{given} of {keys}{remedy}", given + remedy)
+        raise ExamplesError(f"{problem} of {keys}{remedy}", problem + remedy)
     many = f" of {len(row)}" if isinstance(row, (tuple, list)) else ""
     raise ExamplesError(
         f"a data set must give {of}(input, label) pairs, this one gives {type(row).__name__}{many}"

@@ -20,8 +20,8 @@ def state_of(*places: Path) -> str:
         digest.update(repr(os.path.realpath(place)).encode())
         for path in _files(place):
             with contextlib.suppress(OSError):
-                there = os.stat(path)
-                digest.update(repr((path, there.st_size, there.st_mtime_ns)).encode())
+                status = os.stat(path)
+                digest.update(repr((path, status.st_size, status.st_mtime_ns)).encode())
     return digest.hexdigest()
 
 

@@ -157,12 +157,12 @@ class Division:
             has too few of them.
         """
         check_index(index, self.num_clients)
-        own, tests = (
+        train_indices, tests = (
             self._divided(labels, split)[index]
             for split, labels in (("training", train), ("test", test))
         )
-        self._check_enough(index, len(own), len(train), samples)
-        return own, tests
+        self._check_enough(index, len(train_indices), len(train), samples)
+        return train_indices, tests
 
     def sizes(self, train: np.ndarray, *, samples: int = 0) -> list[int]:
         """Return the number of training examples of each client, at most `samples`; 0: all.
@@ -190,11 +190,11 @@ class Division:
         except DataError as error:
             raise DataError(f"{split} {self.kind}s of {self.source!r}: {error}") from error
 
-    def _check_enough(self, index: int, there: int, in_all: int, samples: int) -> None:
-        if self.scheme == "iid" and there < samples:
+    def _check_enough(self, index: int, count: int, in_all: int, samples: int) -> None:
+        if self.scheme == "iid" and count < samples:
             number = self.num_clients
             raise DataError(
-                f"client {index} of {number} has {counted(there, f'training {self.kind}')} of "
+                f"client {index} of {number} has {counted(count, f'training {self.kind}')} of "
                 f"{self.source!r}, fewer than the {samples} asked for (samples-per-client); "
                 f"allowed are up to {counted(in_all // number, 'sample')} a client"
             )
@@ -254,7 +254,7 @@ def _by_label(
 
 
 def _read_only(parts: Iterable[np.ndarray]) -> tuple[np.ndarray, ...]:
-    kept = tuple(parts)
-    for part in kept:
+    arrays = tuple(parts)
+    for part in arrays:
         part.flags.writeable = False
-    return kept
+    return arrays

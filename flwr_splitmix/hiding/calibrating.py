@@ -80,8 +80,8 @@ class Calibrating(Hiding):
 
     def refines(self, step: int) -> bool:
         """Return whether a step on public texts is due: at every `refine_every`-th step."""
-        due = self.refine_every > 0 and step % self.refine_every == 0
-        return due and self.correction is not None
+        is_due = self.refine_every > 0 and step % self.refine_every == 0
+        return is_due and self.correction is not None
 
     def public_batch(self) -> MaskedBatch | None:
         """Draw the next public texts; None without a network."""

@@ -84,9 +84,9 @@ def calibration_loss(calibrated: Tensor, plain: Tensor, mask: Tensor) -> Tensor:
     Source: MixGuard, equation 23.
     """
     _check(calibrated, plain, mask)
-    here = mask != 0
+    real = mask != 0
     exact = torch.promote_types(calibrated.dtype, torch.float32)
-    return F.mse_loss(calibrated[here].to(exact), plain[here].to(exact))
+    return F.mse_loss(calibrated[real].to(exact), plain[real].to(exact))
 
 
 def relative_error(outputs: Tensor, plain: Tensor, mask: Tensor) -> float:
@@ -95,9 +95,9 @@ def relative_error(outputs: Tensor, plain: Tensor, mask: Tensor) -> float:
     Parameters and errors are those of `calibration_loss`.
     """
     _check(outputs, plain, mask)
-    here = mask != 0
-    true = in_float64(plain[here])
-    return float((in_float64(outputs.detach()[here]) - true).norm() / true.norm())
+    real = mask != 0
+    true = in_float64(plain[real])
+    return float((in_float64(outputs.detach()[real]) - true).norm() / true.norm())
 
 
 def _check(decoded: Tensor, plain: Tensor, mask: Tensor) -> None:

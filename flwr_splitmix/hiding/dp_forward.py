@@ -129,14 +129,14 @@ class DPForward(Hiding):
         ValueError
             If it is too large.
         """
-        made = cls(**options)
-        if made.sigma > LARGEST_SIGMA:
-            own = made._options
+        hiding = cls(**options)
+        if hiding.sigma > LARGEST_SIGMA:
+            settings = hiding._options
             raise ValueError(
-                f"clip_norm is {own['clip_norm']:g}, epsilon {own['epsilon']:g} and releases "
-                f"{own['releases']}, which needs noise of standard deviation {made.sigma:.3g}, and "
-                f"servers refuse such numbers; allowed is at most {LARGEST_SIGMA:g}: take a "
-                "smaller clip_norm, a larger epsilon or fewer releases"
+                f"clip_norm is {settings['clip_norm']:g}, epsilon {settings['epsilon']:g} and "
+                f"releases {settings['releases']}, which needs noise of standard deviation "
+                f"{hiding.sigma:.3g}, and servers refuse such numbers; allowed is at most "
+                f"{LARGEST_SIGMA:g}: take a smaller clip_norm, a larger epsilon or fewer releases"
             )
 
     def made_with(self) -> dict[str, Any]:

@@ -135,10 +135,10 @@ class ExampleGradients(GradSampleModule):  # type: ignore[misc]
             total = torch.zeros_like(_exact(parameter.detach()))
             if parameter.grad_sample is not None:
                 each = _exact(parameter.grad_sample)
-                own = factors.to(each.device, each.dtype)
+                scales = factors.to(each.device, each.dtype)
                 if not finite.all():
-                    each = each.where(own.view(-1, *(1,) * (each.dim() - 1)) != 0, 0.0)
-                total = of_all_rows(parameter, torch.einsum("i,i...", own, each))
+                    each = each.where(scales.view(-1, *(1,) * (each.dim() - 1)) != 0, 0.0)
+                total = of_all_rows(parameter, torch.einsum("i,i...", scales, each))
             yield total
 
 
@@ -207,10 +207,10 @@ def unsupported(module: nn.Module) -> str:
     and without buffers. An embedding that computes otherwise, as of positions, needs more.
     """
     for name, layer in module.named_modules():
-        own = any(p.requires_grad for p in layer.parameters(recurse=False))
-        known = type(layer) in ExampleGradients.GRAD_SAMPLERS
+        is_trained = any(p.requires_grad for p in layer.parameters(recurse=False))
+        is_supported = type(layer) in ExampleGradients.GRAD_SAMPLERS
         more = isinstance(layer, nn.Embedding) or any(True for _ in layer.buffers())
-        if own and not known and more:
+        if is_trained and not is_supported and more:
             return f"{name} ({type(layer).__name__})"
     return ""
 

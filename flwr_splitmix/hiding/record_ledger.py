@@ -201,7 +201,9 @@ class RecordLedger:
             raise RuntimeError("no round has begun, so there is no ledger")
         worst = max(self._ledgers.values(), key=lambda ledger: exact_epsilon(ledger, delta))
         epsilon = exact_epsilon(worst, delta)
-        outside = (word for own in self._ledgers.values() for word in own.statement(delta).outside)
+        outside = (
+            word for ledger in self._ledgers.values() for word in ledger.statement(delta).outside
+        )
         return replace(
             worst.statement(delta),
             epsilon=epsilon,
@@ -224,10 +226,10 @@ class RecordLedger:
         ValueError
             If the number of examples differs, or the state is damaged.
         """
-        for kind, kept in state.items():
+        for kind, ledger_state in state.items():
             if kind not in self._ledgers:
-                self._open(kind, _number_of_examples(kind, kept))
-            self._ledgers[kind].load_state_dict(kept)
+                self._open(kind, _number_of_examples(kind, ledger_state))
+            self._ledgers[kind].load_state_dict(ledger_state)
 
 
 def _number_of_examples(kind: str, state: Any) -> int:

@@ -79,12 +79,12 @@ class WatchedRows:
         """
         if not (self.size and module.training and torch.is_grad_enabled()):
             return
-        seen = inputs[0] if inputs else None
+        first_input = inputs[0] if inputs else None
         learns = any(p.requires_grad for p in module.parameters(recurse=False))
-        if learns and isinstance(seen, Tensor) and len(seen) != self.size:
+        if learns and isinstance(first_input, Tensor) and len(first_input) != self.size:
             raise UnfitError(
                 f"DP-SGD needs a gradient for each example, but {name} ({type(module).__name__}) "
-                f"is called with {counted(len(seen), 'row')} for "
+                f"is called with {counted(len(first_input), 'row')} for "
                 f"{counted(self.size, 'example')}; take another model"
             )
 

@@ -25,32 +25,32 @@ def unlike(descriptions: Mapping[int, Description]) -> dict[int, str]:
         Each client's description of itself, by client index.
     """
     nodes = {client: descriptions[client].node for client in sorted(descriptions)}
-    said = [own for own in nodes.values() if not _silent(own)]
-    if not said:
+    speaking = [node for node in nodes.values() if not _silent(node)]
+    if not speaking:
         return dict.fromkeys(nodes, _SILENT)
     # Of several that are as frequent, the first seen.
-    most = Counter(said).most_common(1)[0][0]
-    return {client: _why(own, most) for client, own in nodes.items() if own != most}
+    most = Counter(speaking).most_common(1)[0][0]
+    return {client: _why(node, most) for client, node in nodes.items() if node != most}
 
 
-def _silent(own: NodeDescription) -> bool:
-    return None in (own.given_weights, own.given_orders, own.allow_training)
+def _silent(node: NodeDescription) -> bool:
+    return None in (node.given_weights, node.given_orders, node.allow_training)
 
 
-def _why(own: NodeDescription, most: NodeDescription) -> str:
-    if _silent(own):
+def _why(node: NodeDescription, most: NodeDescription) -> str:
+    if _silent(node):
         return _SILENT
     reasons = []
     differs = {
-        "another lower segment": own.given_weights != most.given_weights,
-        "another configuration or ticket": own.given_orders != most.given_orders,
+        "another lower segment": node.given_weights != most.given_weights,
+        "another configuration or ticket": node.given_orders != most.given_orders,
     }
-    if what := " and ".join(name for name, does in differs.items() if does):
+    if differences := " and ".join(name for name, does in differs.items() if does):
         reasons.append(
-            f"was given {what} than the others; an honest ServerApp gives all nodes the same, so "
-            "either the ServerApp or this node is not honest"
+            f"was given {differences} than the others; an honest ServerApp gives all nodes the "
+            "same, so either the ServerApp or this node is not honest"
         )
-    if own.allow_training != most.allow_training:
+    if node.allow_training != most.allow_training:
         reasons.append(
             "has another allow-training than the others, or had earlier in this run, so that "
             "gradients change one lower segment and not the other; before a run, set it alike on "

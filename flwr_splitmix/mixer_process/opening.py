@@ -70,11 +70,13 @@ class LedgerAsked(BaseModel):
     @property
     def lengths(self) -> dict[int, list[int | None]]:
         """By client index, lengths of its earlier attempts in batches; None for all others."""
-        made: dict[int, list[int | None]] = {}
+        lengths: dict[int, list[int | None]] = {}
         for client, number in self.attempts.items():
-            known = self.earlier.get(client, [])
-            made[int(client)] = [*known, None] if number > len(known) else [*known]
-        return made
+            known_lengths = self.earlier.get(client, [])
+            lengths[int(client)] = (
+                [*known_lengths, None] if number > len(known_lengths) else [*known_lengths]
+            )
+        return lengths
 
 
 class Opening(BaseModel):

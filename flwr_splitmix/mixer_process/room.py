@@ -74,8 +74,10 @@ class MixingRoom:
             If the call is unknown or not allowed now, or its arguments are invalid.
         """
         if name not in self._answers:
-            now = ", ".join(self._answers) or "nothing"
-            raise RefusedError(f"a mixer does not answer {one_line(name)[:40]!r} now, but {now}")
+            allowed = ", ".join(self._answers) or "nothing"
+            raise RefusedError(
+                f"a mixer does not answer {one_line(name)[:40]!r} now, but {allowed}"
+            )
         try:
             return self._answers[name](arguments)
         except LinkError as error:
@@ -139,14 +141,16 @@ class MixingRoom:
         begin: Answer = partial(self._begin, opening, ledger, steps)
         self._answers = {"attach": self._attach, "begin": begin}
         admissions = self._admissions.items()
-        return {"tokens": {str(client): self._mint.token(own) for client, own in admissions}}
+        return {
+            "tokens": {str(client): self._mint.token(admission) for client, admission in admissions}
+        }
 
     def _ledger(self, opening: Opening) -> RoundLedger | None:
         """Return the round's ledger, if its clients add noise."""
-        if (asked := opening.ledger) is None:
+        if (request := opening.ledger) is None:
             return None
-        run = self._ledgers.of(asked.run, asked.relation)
-        return RoundLedger(run, opening.round, asked.delta, asked.lengths)
+        run = self._ledgers.of(request.run, request.relation)
+        return RoundLedger(run, opening.round, request.delta, request.lengths)
 
     def _attach(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Report the nodes still awaited; the ServerApp names those that will not come."""

@@ -49,8 +49,8 @@ class PrivateIntake(UploadIntake):
     def leave_out(self, clients: Clients, client: int, error: UploadError) -> None:
         """Leave out a client; the log says why."""
         log.warning("client %d is left out: it %s", client, error)
-        told = "uploaded something else than it was asked for; the mixer's log says what"
-        clients.fail(client, error.without_shapes if isinstance(error, DtypeError) else told)
+        reason = "uploaded something else than it was asked for; the mixer's log says what"
+        clients.fail(client, error.without_shapes if isinstance(error, DtypeError) else reason)
 
 
 class MixedSteps:
@@ -173,9 +173,9 @@ class MixedSteps:
         self._number += 1
         group_of: dict[int, int] = {}
         for number, group in enumerate(plan.passes[0]):
-            here = [member for member in group.members if member.client in came]
-            if len(here) >= self._rules.least_members and self._hides(here):
-                group_of |= dict.fromkeys((member.client for member in here), number)
+            arrived = [member for member in group.members if member.client in came]
+            if len(arrived) >= self._rules.least_members and self._hides(arrived):
+                group_of |= dict.fromkeys((member.client for member in arrived), number)
         mixed = self._merged({client: came[client] for client in group_of}, plan)
         if mixed is None:
             return {}

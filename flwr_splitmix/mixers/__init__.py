@@ -32,9 +32,11 @@ def _kinds_of_shares() -> Iterator[type[Share]]:
     """
     for place in sorted(iter_modules(__path__), key=lambda place: place.name):
         for name, value in vars(import_module(f"{__name__}.{place.name}")).items():
-            own = isinstance(value, type) and value.__module__ == f"{__name__}.{place.name}"
+            is_defined_here = (
+                isinstance(value, type) and value.__module__ == f"{__name__}.{place.name}"
+            )
             if (
-                own
+                is_defined_here
                 and not name.startswith("_")
                 and issubclass(value, Share)
                 and not isabstract(value)
@@ -60,7 +62,7 @@ def known_shares(further: Iterable[type[Share]]) -> tuple[type[Share], ...]:
         raise TypeError(
             f"shares must be a sequence of kinds of shares, such as (MyShare,), not {further!r}"
         )
-    known: dict[str, type[Share]] = {kind.name: kind for kind in SHARES}
+    kinds: dict[str, type[Share]] = {kind.name: kind for kind in SHARES}
     for kind in further:
         if not (isinstance(kind, type) and issubclass(kind, Share)):
             raise TypeError(f"shares must be subclasses of Share, here is {kind!r}")
@@ -70,12 +72,12 @@ def known_shares(further: Iterable[type[Share]]) -> tuple[type[Share], ...]:
                 f"share {kind.__name__} has no name, by which clients know it; give it one, such "
                 f"as name: ClassVar[str] = {kind.__name__.lower()!r}"
             )
-        if known.setdefault(name, kind) is not kind:
+        if kinds.setdefault(name, kind) is not kind:
             raise ValueError(
-                f"share {kind.__name__} has the name {name!r} of {known[name].__name__}; give it "
+                f"share {kind.__name__} has the name {name!r} of {kinds[name].__name__}; give it "
                 "a new one"
             )
-    return tuple(known.values())
+    return tuple(kinds.values())
 
 
 __all__ = [

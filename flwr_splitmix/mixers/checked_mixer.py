@@ -75,9 +75,9 @@ def checked_plan(mixer: object, plan: object) -> Plan:
     return plan
 
 
-def _sequence(mixer: object, what: str, value: object, needed: str) -> Sequence[object]:
+def _sequence(mixer: object, subject: str, value: object, needed: str) -> Sequence[object]:
     if not isinstance(value, (tuple, list)):
-        raise TypeError(f"{mixer}: {what} of the plan is {described(value)}; {needed}")
+        raise TypeError(f"{mixer}: {subject} of the plan is {described(value)}; {needed}")
     return value
 
 
@@ -133,19 +133,21 @@ def merged(
         ("smashed", mixed.smashed, (rows, tokens, width)),
         ("targets", mixed.targets, (rows, num_classes)),
     ):
-        said: object = tensor
-        if not isinstance(said, Tensor) or said.shape != shape:
-            wanted = ", ".join(map(str, shape))
+        unchecked: object = tensor
+        if not isinstance(unchecked, Tensor) or unchecked.shape != shape:
+            expected = ", ".join(map(str, shape))
             raise ValueError(
-                f"{mixer}: the {name} that `merge` returns are {described(said)}; needed is a "
-                f"tensor ({wanted}), {counted(batch, 'row')} for each of "
+                f"{mixer}: the {name} that `merge` returns are {described(unchecked)}; needed is a "
+                f"tensor ({expected}), {counted(batch, 'row')} for each of "
                 f"{counted(len(sources), 'source')}"
             )
-    sent = next((s.dtype for up in uploads.values() for s in up.smashed if s is not None), None)
-    if sent is not None and mixed.smashed.dtype != sent:
+    upload_dtype = next(
+        (s.dtype for up in uploads.values() for s in up.smashed if s is not None), None
+    )
+    if upload_dtype is not None and mixed.smashed.dtype != upload_dtype:
         raise ValueError(
             f"{mixer}: the smashed data that `merge` returns are {mixed.smashed.dtype}; needed is "
-            f"{sent}, as of the uploads"
+            f"{upload_dtype}, as of the uploads"
         )
     return replace(mixed, targets=mixed.targets.to(loss_dtype(mixed.smashed.dtype)))
 
@@ -177,18 +179,18 @@ def gradients_of(
     )
     if not isinstance(gradients, Mapping):
         raise TypeError(f"{mixer}: `split` returns {described(gradients)}; {needed}")
-    for client, own in gradients.items():
-        right = isinstance(own, (list, tuple)) and len(own) == passes
-        if not right or not all(part is None or isinstance(part, Tensor) for part in own):
+    for client, parts in gradients.items():
+        right = isinstance(parts, (list, tuple)) and len(parts) == passes
+        if not right or not all(part is None or isinstance(part, Tensor) for part in parts):
             raise TypeError(
-                f"{mixer}: `split` returns {described(own)} for client {client}; {needed}"
+                f"{mixer}: `split` returns {described(parts)} for client {client}; {needed}"
             )
-        if client not in members and any(part is not None for part in own):
+        if client not in members and any(part is not None for part in parts):
             raise ValueError(
                 f"{mixer}: `split` returns a gradient for client {client!r:.40}, who has no share "
                 "in the plan; its members have the numbers that `plan` was given"
             )
-    result = {client: list(own) for client, own in gradients.items()}
+    result = {client: list(parts) for client, parts in gradients.items()}
     for source in (mixed.sources[group] for group in lost):
         for client in result.keys() & {member.client for member in source.members}:
             result[client][source.index] = None

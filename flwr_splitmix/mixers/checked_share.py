@@ -17,8 +17,8 @@ def uploaded(share: Share, smashed: Tensor) -> tuple[Tensor, Tensor]:
         If `upload` does not return two tensors, or the upload does not have the shape that the
         server waits for (`upload_shape`).
     """
-    made = share.upload(smashed)
-    pair = made if isinstance(made, tuple) else (made,)
+    output = share.upload(smashed)
+    pair = output if isinstance(output, tuple) else (output,)
     if len(pair) != 2 or not all(isinstance(tensor, Tensor) for tensor in pair):
         kinds = ", ".join(type(tensor).__name__ for tensor in pair)
         raise OwnShareError(
@@ -29,13 +29,13 @@ def uploaded(share: Share, smashed: Tensor) -> tuple[Tensor, Tensor]:
     if smashed.dim() != 3:  # the server refuses it, whatever the share makes of it
         return upload, anchor
     batch, tokens, width = smashed.shape
-    said: object = share.upload_shape((batch, tokens, width))
-    if not isinstance(said, (tuple, list)):
+    shape: object = share.upload_shape((batch, tokens, width))
+    if not isinstance(shape, (tuple, list)):
         raise OwnShareError(
             f"`upload_shape` of share {share.name!r} must return the shape (b, a, d) of its "
-            f"upload, three numbers; here is {described(said)}"
+            f"upload, three numbers; here is {described(shape)}"
         )
-    expected = tuple(said)
+    expected = tuple(shape)
     if tuple(upload.shape) != expected:
         raise OwnShareError(
             f"`upload` of share {share.name!r} makes a tensor of shape {tuple(upload.shape)}, but "
@@ -68,10 +68,10 @@ def picked(share: Share, gradient: Tensor) -> Tensor:
     TypeError
         If `pick` returns no tensor.
     """
-    own: object = share.pick(gradient)
-    if not isinstance(own, Tensor):
+    picked_gradient: object = share.pick(gradient)
+    if not isinstance(picked_gradient, Tensor):
         raise TypeError(
-            f"`pick` of share {share.name!r} returns {described(own)}; needed is the gradient of "
-            "the client's anchor, a tensor"
+            f"`pick` of share {share.name!r} returns {described(picked_gradient)}; needed is the "
+            "gradient of the client's anchor, a tensor"
         )
-    return own
+    return picked_gradient

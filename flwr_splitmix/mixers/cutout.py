@@ -80,15 +80,15 @@ class RandomCutout(Mixer):
 
     def _share(self, client: int, shape: SmashedShape, rng: np.random.Generator) -> PatchShare:
         if self.ratio is None:
-            kept = int(sample_counts(shape.patches, 2, self.alpha, rng)[0])
+            count = int(sample_counts(shape.patches, 2, self.alpha, rng)[0])
         else:
-            kept = round(self.ratio * shape.patches)
+            count = round(self.ratio * shape.patches)
         drawn = int(rng.integers(2**32))
         return PatchShare(
             patches=shape.patches,
             prefix=shape.prefix,
             seed=derive_seed(0, FIXED, client) % 2**32 if self.fixed_positions else drawn,
             start=0,
-            stop=max(1, kept),
+            stop=max(1, count),
             per_sample=self.mask_per_sample,
         )

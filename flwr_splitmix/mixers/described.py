@@ -104,9 +104,10 @@ def mixer_of(description: Mapping[str, Any]) -> Mixer:
     kind = KINDS.get(str(options.pop("mixer", None)))
     if kind is None:
         raise ValueError(f"there is no such mixer here; there are {', '.join(KINDS)}")
-    known = inspect.signature(kind).parameters
+    parameters = inspect.signature(kind).parameters
     if not all(
-        name in known and _fits(value, known[name].default) for name, value in options.items()
+        name in parameters and _fits(value, parameters[name].default)
+        for name, value in options.items()
     ):
         raise ValueError(f"{kind.__name__} has other options, or values of other types")
     mixer = kind(**options)

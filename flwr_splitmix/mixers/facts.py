@@ -32,20 +32,20 @@ class Fact:
     joined: Callable[[Any, Any], Any]
 
 
-def _own(own: Any, inner: Any) -> Any:
-    return own
+def _own(outer: Any, inner: Any) -> Any:
+    return outer
 
 
-def _either(own: Any, inner: Any) -> Any:
-    return own or inner
+def _either(outer: Any, inner: Any) -> Any:
+    return outer or inner
 
 
-def _both(own: Any, inner: Any) -> Any:
-    return own and inner
+def _both(outer: Any, inner: Any) -> Any:
+    return outer and inner
 
 
-def _all(own: Collection[Any], inner: Collection[Any]) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys((*inner, *own)))
+def _all(outer: Collection[Any], inner: Collection[Any]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys((*inner, *outer)))
 
 
 def _check_shares(name: str, value: object) -> None:
@@ -152,10 +152,10 @@ def adopt_facts(mixer: MixerFacts, inner: MixerFacts, **instead: Any) -> None:
     for name, fact in FACTS.items():
         value = instead.get(name, getattr(inner, name))
         if _states(mixer, name):
-            own = getattr(mixer, name)
-            for each, said in ((type(mixer).__name__, own), (inner, value)):
-                fact.check(f"{each}: {name}", said)
-            value = fact.joined(own, value)
+            outer = getattr(mixer, name)
+            for each, stated in ((type(mixer).__name__, outer), (inner, value)):
+                fact.check(f"{each}: {name}", stated)
+            value = fact.joined(outer, value)
         setattr(mixer, name, value)
 
 

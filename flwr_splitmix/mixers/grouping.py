@@ -87,10 +87,10 @@ class GroupMixer(Mixer):
     ) -> list[list[int]]:
         """Return random groups of `k` clients, and a smaller one of the rest that send."""
         order = [int(c) for c in (order_rng or rng).permutation(list(members))]
-        asked = order[: self.asked(len(order))]
+        senders = order[: self.asked(len(order))]
         if self._classes:
-            asked.sort(key=lambda client: self._classes.get(client, 0))
-        return [asked[i : i + self.k] for i in range(0, len(asked), self.k)]
+            senders.sort(key=lambda client: self._classes.get(client, 0))
+        return [senders[i : i + self.k] for i in range(0, len(senders), self.k)]
 
     def plan(
         self,

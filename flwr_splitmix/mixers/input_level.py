@@ -126,12 +126,12 @@ class InputShare(FullShare):
             for part in parts
         ):
             raise ValueError("parts of share 'input' must be a list of (client, share)")
-        made = tuple((client, share_from_wire(share, known)) for client, share in parts)
+        part_shares = tuple((client, share_from_wire(share, known)) for client, share in parts)
         # Parts are not plain values, so the parent class cannot check them.
         numbers = {"rows", "columns", "classes", "seed"}
         if rest.keys() != numbers or not all(type(rest[name]) is int for name in numbers):
             raise ValueError(f"share 'input' needs the integers {', '.join(sorted(numbers))}")
-        return cls(parts=made, **rest)
+        return cls(parts=part_shares, **rest)
 
 
 class InputLevel(OuterMixer):
@@ -170,11 +170,11 @@ class InputLevel(OuterMixer):
     ) -> None:
         check_choice("across", across, get_args(Across))
         crosses = across == "clients"
-        here = {"raw_inputs_cross": crosses} | ({} if crosses else {"min_members": 1})
+        input_facts = {"raw_inputs_cross": crosses} | ({} if crosses else {"min_members": 1})
         # Each mixture is alone at the cut, and inputs are mixed before a batch is cut into parts.
         at_cut = {"cover": "partition", "positions": None, "needs_whole_batch": False}
         groups = {"k": 0, "min_patches": 0, "k_times": False, "mask_per_sample": False}
-        super().__init__(mixer, **here, **at_cut, **groups, takes_noise=False)
+        super().__init__(mixer, **input_facts, **at_cut, **groups, takes_noise=False)
         self.grid = None if grid is None else _checked_grid(grid)
         self.across = across
 
@@ -257,7 +257,7 @@ class InputLevel(OuterMixer):
 
 def _checked_grid(grid: object) -> tuple[int, int]:
     if not isinstance(grid, (tuple, list)) or len(grid) != 2:
-        given = repr(grid) if isinstance(grid, (tuple, list, str)) else described(grid)
-        raise TypeError(f"grid is {given:.80}; needed is (rows, columns), or None")
+        description = repr(grid) if isinstance(grid, (tuple, list, str)) else described(grid)
+        raise TypeError(f"grid is {description:.80}; needed is (rows, columns), or None")
     rows, columns = (whole_number(f"grid[{i}]", size, least=1) for i, size in enumerate(grid))
     return rows, columns

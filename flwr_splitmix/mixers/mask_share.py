@@ -68,18 +68,18 @@ class MaskShare(Share):
             lie outside 0..N-1, or if one is given twice, so that a patch would be sent more often
             than the accounting of noise knows.
         """
-        kept, count = self._kept(batch), self.count()
-        if not isinstance(kept, Tensor) or kept.dtype != torch.int64:
-            what = kept.dtype if isinstance(kept, Tensor) else type(kept).__name__
+        positions, count = self._kept(batch), self.count()
+        if not isinstance(positions, Tensor) or positions.dtype != torch.int64:
+            kind = positions.dtype if isinstance(positions, Tensor) else type(positions).__name__
             raise ValueError(
-                f"`positions` of share {self.name!r} must return an int64 tensor, here is {what}"
+                f"`positions` of share {self.name!r} must return an int64 tensor, here is {kind}"
             )
-        if kept.shape not in ((count,), (batch, count)):
+        if positions.shape not in ((count,), (batch, count)):
             raise ValueError(
                 f"`positions` of share {self.name!r} must have the shape ({count},) or "
-                f"({batch}, {count}), as its `count` is {count}; here is {tuple(kept.shape)}"
+                f"({batch}, {count}), as its `count` is {count}; here is {tuple(positions.shape)}"
             )
-        ordered = np.sort(kept.cpu().numpy(), axis=-1)
+        ordered = np.sort(positions.cpu().numpy(), axis=-1)
         if ordered.size and not 0 <= ordered.min() <= ordered.max() < self.patches:
             raise ValueError(
                 f"share {self.name!r} keeps patches {ordered.min()} to {ordered.max()}; there are "
@@ -87,7 +87,7 @@ class MaskShare(Share):
             )
         if (ordered[..., 1:] == ordered[..., :-1]).any():
             raise ValueError(f"share {self.name!r} keeps a patch twice; `positions` must differ")
-        return kept
+        return positions
 
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
         """Upload (b, prefix + a, d): the scaled prefix and the kept patches.
@@ -102,8 +102,8 @@ class MaskShare(Share):
                 f"the share is for {self.prefix} + {self.patches} tokens, "
                 f"the smashed data have {smashed.shape[1]}"
             )
-        kept = _selected(self, self.lam * smashed[:, : self.prefix], smashed)
-        return kept, smashed if self.broadcast else kept
+        upload = _selected(self, self.lam * smashed[:, : self.prefix], smashed)
+        return upload, smashed if self.broadcast else upload
 
     def upload_shape(self, smashed: tuple[int, int, int]) -> tuple[int, int, int]:
         """Return (b, prefix + a, d)."""
@@ -112,11 +112,11 @@ class MaskShare(Share):
     def place(self, mixed: Tensor, upload: Tensor) -> None:
         """Write the kept patches to their positions and add the prefix."""
         at = self._kept(len(mixed)).to(mixed.device)
-        patches, kept = mixed[:, self.prefix :], upload[:, self.prefix :]
+        patches, uploaded_patches = mixed[:, self.prefix :], upload[:, self.prefix :]
         if at.ndim == 1:
-            patches.index_add_(1, at, kept)
+            patches.index_add_(1, at, uploaded_patches)
         else:
-            patches.scatter_add_(1, at[:, :, None].expand_as(kept), kept)
+            patches.scatter_add_(1, at[:, :, None].expand_as(uploaded_patches), uploaded_patches)
         if self.prefix:
             mixed[:, : self.prefix] += upload[:, : self.prefix]
 
@@ -144,10 +144,10 @@ def _selected(share: MaskShare, prefix: Tensor, tokens: Tensor) -> Tensor:
     at = share.kept_patches(len(tokens)).to(tokens.device)
     patches = tokens[:, share.prefix :] if share.prefix else tokens
     if at.ndim == 1:
-        kept = patches.index_select(1, at)
+        selected = patches.index_select(1, at)
     else:
-        kept = patches.gather(1, at[:, :, None].expand(-1, -1, patches.shape[2]))
-    return torch.cat([prefix, kept], dim=1) if share.prefix else kept
+        selected = patches.gather(1, at[:, :, None].expand(-1, -1, patches.shape[2]))
+    return torch.cat([prefix, selected], dim=1) if share.prefix else selected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,5 +217,5 @@ class PatchShare(MaskShare):
     @final
     def _kept(self, batch: int) -> Tensor:
         """Return the kept patches of `batch` samples from sample `first` on, unchecked."""
-        kept = self.positions(self.first + batch)
-        return kept[self.first :] if kept.ndim == 2 else kept
+        positions = self.positions(self.first + batch)
+        return positions[self.first :] if positions.ndim == 2 else positions

@@ -126,19 +126,19 @@ class Mixer(MixerFacts, ABC):
             (len(mixed), num_classes), dtype=loss_dtype(first.dtype), device=mixed.device
         )
         for row, source in enumerate(sources):
-            here = slice(row * batch, (row + 1) * batch)
+            rows = slice(row * batch, (row + 1) * batch)
             for member in source.members:
                 upload = uploads[member.client]
                 smashed = upload.smashed[source.index]
                 assert smashed is not None, "an upload that passed the check has every pass"
-                place_upload(member.share, mixed[here], smashed.to(mixed.device))
-                targets[here] += upload.targets(
+                place_upload(member.share, mixed[rows], smashed.to(mixed.device))
+                targets[rows] += upload.targets(
                     source.index, member.share.lam, num_classes, targets
                 )
             if source.labels_divisor != 1:
-                targets[here] /= source.labels_divisor
+                targets[rows] /= source.labels_divisor
             if source.divisor != 1:
-                self.renormalise(mixed[here], source.divisor, plan.shape)
+                self.renormalise(mixed[rows], source.divisor, plan.shape)
         return Mixed(mixed, targets, tuple(sources))
 
     def _sources(self, uploads: Mapping[int, Upload], plan: Plan) -> list[Source]:
@@ -198,7 +198,7 @@ class Mixer(MixerFacts, ABC):
                 part = part.clone()
                 self.renormalise(part, source.divisor, plan.shape)
             for member in source.members:
-                own = result.setdefault(member.client, [None] * len(plan.passes))
+                client_gradients = result.setdefault(member.client, [None] * len(plan.passes))
                 if member.share.learns:
-                    own[source.index] = picked(member.share, part)
+                    client_gradients[source.index] = picked(member.share, part)
         return result

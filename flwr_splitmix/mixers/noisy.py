@@ -78,15 +78,15 @@ class NoisyShare(Share):
         All of it in float32 or wider: smaller dtypes would round what the accountant prices.
         """
         exact = smashed.to(torch.promote_types(smashed.dtype, torch.float32))
-        kept, anchor = uploaded(self.inner, clip_smashed(exact, self.noise))
+        upload, anchor = uploaded(self.inner, clip_smashed(exact, self.noise))
         if not self.lam:
             # Zero times a number keeps its sign, and nothing is charged at ratio 0.
-            kept = torch.zeros_like(kept)
+            upload = torch.zeros_like(upload)
         if self._everywhere:
             whole = torch.zeros_like(exact)
-            place_upload(self.inner, whole, kept)
-            kept = whole
-        return add_noise(kept, self.noise.sigma_s).to(smashed.dtype), anchor
+            place_upload(self.inner, whole, upload)
+            upload = whole
+        return add_noise(upload, self.noise.sigma_s).to(smashed.dtype), anchor
 
     def upload_shape(self, smashed: tuple[int, int, int]) -> tuple[int, int, int]:
         """Return the shape of the upload: all positions, if all of them get noise."""
@@ -158,8 +158,8 @@ class NoisyShare(Share):
     def smashed_limit(self) -> float:
         """What clipping and noise allow; infinite for shares that may make numbers larger."""
         # A subclass might clip nothing.
-        told = type(self) is NoisyShare and self.inner.family and not self.inner.enlarges
-        return smashed_limit(self.noise) if told else math.inf
+        is_bounded = type(self) is NoisyShare and self.inner.family and not self.inner.enlarges
+        return smashed_limit(self.noise) if is_bounded else math.inf
 
     @property
     def summed(self) -> bool:

@@ -117,13 +117,13 @@ class Plan:
         shares: dict[int, list[Share | None]] = {}
         for index, groups in enumerate(self.passes):
             for member in (member for group in groups for member in group.members):
-                own = shares.setdefault(member.client, [None] * len(self.passes))
-                if own[index] is not None:
+                client_shares = shares.setdefault(member.client, [None] * len(self.passes))
+                if client_shares[index] is not None:
                     raise ValueError(
                         f"client {member.client} has two shares in one pass of the plan, but "
                         "uploads once: put it in one group, or make a further pass"
                     )
-                own[index] = member.share
+                client_shares[index] = member.share
         return shares
 
     @property
@@ -163,7 +163,7 @@ class Plan:
 
 def each_alone(shape: SmashedShape, shares: Iterable[tuple[int, Share]]) -> Plan:
     """Return a plan with one pass, in which every client is a group of its own."""
-    return Plan(shape, (tuple(Group((Member(*own),)) for own in shares),))
+    return Plan(shape, (tuple(Group((Member(*pair),)) for pair in shares),))
 
 
 def grow(value: Any, kind: type[T], **more: Any) -> T:

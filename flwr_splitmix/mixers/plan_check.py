@@ -93,8 +93,8 @@ def _owners(group: Group, shape: SmashedShape) -> Tensor | None:
                 f"the share is for {share.prefix} + {share.patches} tokens, the smashed data have "
                 f"{shape.prefix} + {shape.patches}"
             )
-        kept = share.kept_patches(shape.batch)
-        masks.append(kept if kept.dim() == 2 else kept[None])
+        positions = share.kept_patches(shape.batch)
+        masks.append(positions if positions.dim() == 2 else positions[None])
     owners = torch.zeros(max(map(len, masks), default=1), shape.patches, dtype=torch.int64)
     for mask in masks:
         rows = mask.expand(len(owners), -1)

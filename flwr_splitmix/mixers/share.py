@@ -85,11 +85,11 @@ class Share(ABC):
                 f"family of share {cls.__name__} is {cls.family!r}; allowed are "
                 f"{', '.join(map(repr, get_args(Family)))} and None"
             )
-        own = [act for act in cls._acts if act in vars(cls)]
+        own_acts = [act for act in cls._acts if act in vars(cls)]
         for base in cls.__mro__[1:]:
-            if own and vars(base).get("name") == getattr(cls, "name", ""):
+            if own_acts and vars(base).get("name") == getattr(cls, "name", ""):
                 raise TypeError(
-                    f"share {cls.__name__} has its own {own[0]}, but the name {cls.name!r} of "
+                    f"share {cls.__name__} has its own {own_acts[0]}, but the name {cls.name!r} of "
                     f"{base.__name__}, which a client would take it for; give it a new one, such "
                     f"as name: ClassVar[str] = {cls.__name__.lower()!r}"
                 )

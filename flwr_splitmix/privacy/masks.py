@@ -107,7 +107,7 @@ class RandomMasks:
         else:
             of_all = np.concatenate(list(costs.values()))
             chances = [
-                np.concatenate([sizes.get(size, 0.0) * own for size, own in shares.items()])
+                np.concatenate([sizes.get(size, 0.0) * share for size, share in shares.items()])
                 for sizes in self.sizes(k)
             ]
             logs = _log_mean_exp(slopes, *_worst_of(self.batches, of_all, np.array(chances)))
@@ -117,7 +117,7 @@ class RandomMasks:
     def worst(self, costs: Mapping[int, Floats]) -> float:
         """Return what a pass costs at most, whatever is drawn; `costs` are those of `bound`."""
         times = {size: size if self.k_times else 1 for size in costs}
-        return max(times[size] * float(own.max()) for size, own in costs.items())
+        return max(times[size] * float(cost.max()) for size, cost in costs.items())
 
     @staticmethod
     def _logs_of_a_batch(
@@ -196,21 +196,21 @@ def kept_distribution(patches: int, k: int, alpha: float | None) -> Floats:
     -------
     float64 (patches + 1,), summing to 1. With k = 1 all patches are kept.
     """
-    kept: Floats = np.zeros(patches + 1)
+    distribution: Floats = np.zeros(patches + 1)
     if k == 1:
-        kept[-1] = 1
-        return kept
+        distribution[-1] = 1
+        return distribution
     if alpha is None:
         least, more = divmod(patches, k)
-        kept[[least, least + 1]] = 1 - more / k, more / k
-        return kept
+        distribution[[least, least + 1]] = 1 - more / k, more / k
+        return distribution
     # Its probabilities are proportional to products of alpha + i and of (k - 1) alpha + i; of
     # logarithms of such terms, not of gamma functions, sums are exact for any alpha.
     steps = np.arange(patches)
-    own = np.cumsum([0.0, *np.log(alpha + steps)])
+    own_logs = np.cumsum([0.0, *np.log(alpha + steps)])
     others = np.cumsum([0.0, *(math.log(k - 1) + np.log(alpha + steps / (k - 1)))])
     orders = np.cumsum([0.0, *np.log(steps + 1)])
-    logs = own + others[::-1] - orders - orders[::-1]
-    kept = np.exp(logs - logs.max())
-    kept /= kept.sum()
-    return kept
+    logs = own_logs + others[::-1] - orders - orders[::-1]
+    distribution = np.exp(logs - logs.max())
+    distribution /= distribution.sum()
+    return distribution

@@ -92,10 +92,10 @@ class GaussianNoise:
         ValueError
             If a name is unknown or missing, or a value is not allowed.
         """
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(values) - known):
+        names = {field.name for field in fields(cls)}
+        if unknown := sorted(set(values) - names):
             raise ValueError(
-                f"noise has no {', '.join(unknown)}; its values are {', '.join(sorted(known))}"
+                f"noise has no {', '.join(unknown)}; its values are {', '.join(sorted(names))}"
             )
         if missing := sorted({"sigma_s", "sigma_y"} - set(values)):
             raise ValueError(f"noise needs {' and '.join(missing)}")

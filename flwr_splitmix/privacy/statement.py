@@ -74,12 +74,12 @@ def in_words(
     """
     who = "is replaced" if relation == "replace" else "is replaced by an empty one"
     if unbounded_because:
-        said = f"no epsilon: {'; '.join(unbounded_because)}"
+        sentence = f"no epsilon: {'; '.join(unbounded_because)}"
     else:
         number = (
             epsilon_text(epsilon)
             if most is None
             else f"about {epsilon:.4g}, at most {epsilon_text(most)},"
         )
-        said = f"epsilon {number} at delta {delta:g} when a record {who}"
-    return f"{said}. Not covered: {'; '.join(outside)}" if outside else said
+        sentence = f"epsilon {number} at delta {delta:g} when a record {who}"
+    return f"{sentence}. Not covered: {'; '.join(outside)}" if outside else sentence

@@ -74,22 +74,22 @@ def make_certificates(
         .add_extension(_usage(signs_certificates=True), critical=True)
         .sign(authority_key, hashes.SHA256())
     )
-    made = Certificates(*(folder / name for name in ("ca.crt", "server.crt", "server.key")))
-    made.ca.write_bytes(ca.public_bytes(Encoding.PEM))
-    server = ExtendedKeyUsageOID.SERVER_AUTH, names, made.certificate, made.key
+    certificates = Certificates(*(folder / name for name in ("ca.crt", "server.crt", "server.key")))
+    certificates.ca.write_bytes(ca.public_bytes(Encoding.PEM))
+    server = ExtendedKeyUsageOID.SERVER_AUTH, names, certificates.certificate, certificates.key
     of_clients = (
-        (ExtendedKeyUsageOID.CLIENT_AUTH, [name], *made.of_client(name))
+        (ExtendedKeyUsageOID.CLIENT_AUTH, [name], *certificates.of_client(name))
         for name in (*map(node_name, range(nodes)), *others)
     )
-    for usage, own, certificate, key in (server, *of_clients):
+    for usage, subject_names, certificate, key in (server, *of_clients):
         private = ec.generate_private_key(ec.SECP256R1())
         signed = (
-            _builder(str(own[0]), private.public_key(), lifetime)
+            _builder(str(subject_names[0]), private.public_key(), lifetime)
             .issuer_name(ca.subject)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-            .add_extension(x509.SubjectAlternativeName([_general(n) for n in own]), False)
+            .add_extension(x509.SubjectAlternativeName([_general(n) for n in subject_names]), False)
             .sign(authority_key, hashes.SHA256())
         )
         certificate.write_bytes(signed.public_bytes(Encoding.PEM))
@@ -98,7 +98,7 @@ def make_certificates(
         key.unlink(missing_ok=True)
         with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(pem)
-    return made
+    return certificates
 
 
 def _builder(

@@ -107,13 +107,13 @@ class Node:
         """Kill the SuperNode and all processes that it started, as a power failure would."""
         import psutil
 
-        own = [p for p in self._deployment.processes() if self._owns(p)]
-        for process in own:
+        processes = [p for p in self._deployment.processes() if self._owns(p)]
+        for process in processes:
             process.kill()
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-        psutil.wait_procs(own, timeout=10)
+        psutil.wait_procs(processes, timeout=10)
 
     def log(self) -> str:
         """Return the log of the SuperNode and its ClientApps so far."""
@@ -233,8 +233,8 @@ class LocalDeployment(SuperLink):
         while (online := self.online()) < nodes:
             ended = [n for n in self.nodes if n.process and n.process.poll() is not None]
             if ended or time.monotonic() > deadline:
-                said = "".join(node.log()[-1000:] for node in ended or self.nodes)
-                raise SandboxError(f"{online} of {nodes} SuperNodes are connected: {said}")
+                logs = "".join(node.log()[-1000:] for node in ended or self.nodes)
+                raise SandboxError(f"{online} of {nodes} SuperNodes are connected: {logs}")
             time.sleep(0.5)
 
     @property

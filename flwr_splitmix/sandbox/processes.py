@@ -17,13 +17,13 @@ def processes_of(home: Path) -> list[Any]:
     """
     import psutil
 
-    own = []
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             below = Path(process.environ().get("FLWR_HOME", "/")).is_relative_to(home)
             if below and process.pid != os.getpid() and process.status() != "zombie":
-                own.append(process)
-    return own
+                processes.append(process)
+    return processes
 
 
 def end_processes_of(home: Path) -> None:

@@ -30,7 +30,7 @@ def final_number(answer: str) -> str | None:
     return f"-{number}" if "-" in match[1] and number != "0" else number
 
 
-def exact_match(said: str, right: str) -> bool:
+def exact_match(answer: str, right: str) -> bool:
     """Return whether an answer is right.
 
     If the right answer contains #### and a number, only that number counts; else all words must
@@ -38,8 +38,8 @@ def exact_match(said: str, right: str) -> bool:
     """
     number = final_number(right)
     if number is not None:
-        return final_number(said) == number
-    return said.split() == right.split()
+        return final_number(answer) == number
+    return answer.split() == right.split()
 
 
 class _Words:
@@ -55,7 +55,7 @@ def _of_word(char: str) -> bool:
     return char.isalnum() or unicodedata.category(char).startswith("M")
 
 
-def rouge_l(said: Sequence[str], right: Sequence[str]) -> float:
+def rouge_l(answers: Sequence[str], right: Sequence[str]) -> float:
     """Return the mean F-measure of the longest common subsequence of words, 0 to 1.
 
     A word is a run of letters, digits and marks of any alphabet, in lower case; of a-z and 0-9
@@ -67,7 +67,7 @@ def rouge_l(said: Sequence[str], right: Sequence[str]) -> float:
         from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(["rougeL"], tokenizer=_Words())
-    scores = [scorer.score(r, s)["rougeL"].fmeasure for s, r in zip(said, right, strict=True)]
+    scores = [scorer.score(r, s)["rougeL"].fmeasure for s, r in zip(answers, right, strict=True)]
     return float(sum(scores) / max(len(scores), 1))
 
 
@@ -78,7 +78,7 @@ class _NoSynonyms:
         return []
 
 
-def meteor(said: Sequence[str], right: Sequence[str]) -> float:
+def meteor(answers: Sequence[str], right: Sequence[str]) -> float:
     """Return the mean METEOR of texts with one reference each, 0 to 1, without synonyms.
 
     Words match exactly, else by their Porter stem. The third stage, synonyms, is left out, because
@@ -93,12 +93,12 @@ def meteor(said: Sequence[str], right: Sequence[str]) -> float:
 
     scores = [
         single_meteor_score(r.split(), s.split(), wordnet=_NoSynonyms())
-        for s, r in zip(said, right, strict=True)
+        for s, r in zip(answers, right, strict=True)
     ]
     return float(sum(scores) / max(len(scores), 1))
 
 
-def bleu(said: Sequence[str], right: Sequence[str]) -> float:
+def bleu(answers: Sequence[str], right: Sequence[str]) -> float:
     """Return the corpus BLEU of answers with one reference each, 0 to 100.
 
     Source: Papineni et al. (2002), with Post's tokenisation (2018); sacrebleu.
@@ -106,4 +106,4 @@ def bleu(said: Sequence[str], right: Sequence[str]) -> float:
     with needed_for("BLEU"):
         from sacrebleu import corpus_bleu
 
-    return float(corpus_bleu(list(said), [list(right)]).score)
+    return float(corpus_bleu(list(answers), [list(right)]).score)

@@ -74,8 +74,8 @@ def scored(labels: Tensor) -> Tensor:
     labels
         int64 (b,), classes; or (b, T), tokens, of which a text's first is never predicted.
     """
-    own = labels[:, 1:] if labels.dim() == 2 else labels
-    return own[own != IGNORED]
+    predicted = labels[:, 1:] if labels.dim() == 2 else labels
+    return predicted[predicted != IGNORED]
 
 
 def text_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
@@ -104,16 +104,16 @@ def text_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor
             f"the tail returns {tuple(logits.shape)}, but labels are {tuple(labels.shape)}: a "
             "class for each text goes with (texts, classes), tokens with (texts, tokens, words)"
         )
-    own, tokens = scored(labels), labels.dim() == 2
+    scored_labels, tokens = scored(labels), labels.dim() == 2
     if tokens:
         logits, labels = logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
     classes = logits.shape[-1]
     rules: dict[str, Any] = {"multi_label": False, "ids": tokens, "ushape": True}
-    if wrong := wrong_labels(own, classes, **rules):
+    if wrong := wrong_labels(scored_labels, classes, **rules):
         more = "; the tail needs a logit for each token of the vocabulary" if tokens else ""
-        public = wrong_labels(own, classes, **rules, shown=False)
+        public = wrong_labels(scored_labels, classes, **rules, shown=False)
         raise ExamplesError(f"labels {wrong}{more}", f"labels {public}{more}")
-    if reduction == "mean" and not len(own):  # the mean over no tokens would be NaN
+    if reduction == "mean" and not len(scored_labels):  # the mean over no tokens would be NaN
         return logits.float().sum() * 0.0
     return F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction=reduction)
 
@@ -218,12 +218,12 @@ def check_scores(scores: object) -> None:
         if hasattr(scores, "result"):
             raise TypeError(f"scores is {with_article(kind)}; {needed}: scores={kind}")
         raise TypeError(f"scores is {scores!r:.60}; {needed}, with the members of TextScores")
-    made = scores()
-    lacking = [name for name in ("begin", "add", "result") if not hasattr(made, name)]
-    if type(getattr(made, "examples", None)) is not int:
+    instance = scores()
+    lacking = [name for name in ("begin", "add", "result") if not hasattr(instance, name)]
+    if type(getattr(instance, "examples", None)) is not int:
         lacking.insert(0, "examples (a number, of those scored)")
     if lacking:
         raise TypeError(
-            f"scores makes {with_article(type(made).__name__)}, which lacks {', '.join(lacking)}; "
-            "flwr_splitmix.scoring.texts.TextScores has them all"
+            f"scores makes {with_article(type(instance).__name__)}, which lacks "
+            f"{', '.join(lacking)}; flwr_splitmix.scoring.texts.TextScores has them all"
         )

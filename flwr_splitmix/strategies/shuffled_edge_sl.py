@@ -45,19 +45,19 @@ class _ShuffledEdgeSL(SplitStrategy):
             )
         if options.get("aggregator") is not None:
             raise ValueError(f"{name} has frozen edges: there is nothing to aggregate")
-        asked: dict[str, Any] = {"method": self.method, "kappa": kappa}
+        needed: dict[str, Any] = {"method": self.method, "kappa": kappa}
         described = getattr(upper, "edge", None)
-        made_for = dict(described) if isinstance(described, Mapping) else asked
-        if {key: made_for.get(key) for key in asked} != asked:
+        made_for = dict(described) if isinstance(described, Mapping) else needed
+        if {key: made_for.get(key) for key in needed} != needed:
             raise ValueError(
-                f"{name} needs an upper segment made for {asked}, this one is for {made_for}"
+                f"{name} needs an upper segment made for {needed}, this one is for {made_for}"
             )
         self.edge = made_for  # any embedding: clients need the one that the segment was made for
         mixer = FrozenEdge(needs_whole_batch=kappa < 1)
         super().__init__(upper, mixer=mixer, labels=labels, **options)
-        for client, own in enumerate(labels):
+        for client, client_labels in enumerate(labels):
             if wrong := wrong_labels(
-                own, self.upper.num_classes, multi_label=self.upper.multi_label
+                client_labels, self.upper.num_classes, multi_label=self.upper.multi_label
             ):
                 raise ValueError(f"labels of client {client} {wrong}")
 
@@ -73,14 +73,14 @@ class _ShuffledEdgeSL(SplitStrategy):
 
     def _check_edges(self, clients: Clients) -> None:
         assert self.labels is not None
-        wanted = json.dumps(self.edge, sort_keys=True)
-        for client, said in clients.described(SplitDescription).items():
-            segment = said.segment
-            if segment.edge != wanted:
+        expected = json.dumps(self.edge, sort_keys=True)
+        for client, description in clients.described(SplitDescription).items():
+            segment = description.segment
+            if segment.edge != expected:
                 clients.fail(
                     client,
                     f"its lower segment does not shuffle as {type(self).__name__} asks: its edge "
-                    f"is {segment.edge}, not {wanted}; split_shuffled_edge makes such "
+                    f"is {segment.edge}, not {expected}; split_shuffled_edge makes such "
                     "segments, and one of your own says in its attribute edge how it shuffles",
                 )
             elif segment.trainable:
@@ -91,10 +91,10 @@ class _ShuffledEdgeSL(SplitStrategy):
                 )
             elif client >= len(self.labels):
                 clients.fail(client, f"the server has labels of {len(self.labels)} clients only")
-            elif said.num_examples != len(self.labels[client]):
+            elif description.num_examples != len(self.labels[client]):
                 clients.fail(
                     client,
-                    f"has {said.num_examples} examples, the server has "
+                    f"has {description.num_examples} examples, the server has "
                     f"{len(self.labels[client])} labels of it",
                 )
 

@@ -276,7 +276,7 @@ class SplitStrategy(TrainingLoop):
 
     def epsilon(self) -> float | None:
         """Return the largest epsilon of any client, which a mixer reports too."""
-        return super().epsilon() if (there := self.ledger_elsewhere) is None else there.epsilon
+        return super().epsilon() if (account := self.ledger_elsewhere) is None else account.epsilon
 
     def _said_least(self, option: str) -> str:
         """Return, for a message, why a round needs `min_nodes` clients: an option, or the mixer."""

@@ -139,8 +139,10 @@ class UShapeStrategy(TrainingLoop):
         self.trunk.check_shares_no_weights(clients or ())
         warn_if_frozen("trunk", self.trunk.module, clients or (), "heads and tails")
         _check_own_hidings(clients or ())
-        own = [c.hiding.apart for c in clients or () if isinstance(c, UShapeClient)]
-        self.trunk.require_apart(any("trunk" in apart for apart in (self.hiding.apart, *own)))
+        client_parts = [c.hiding.apart for c in clients or () if isinstance(c, UShapeClient)]
+        self.trunk.require_apart(
+            any("trunk" in apart for apart in (self.hiding.apart, *client_parts))
+        )
 
     def new_shape_state(self, before: UShapeState | None) -> UShapeState:
         """Return a new state: clients say anew what they need, also those of the last `fit`."""

@@ -77,7 +77,7 @@ class BatchTrials:
         if self._mixes or (self._complete and limits is None):
             return
         batch = inputs()
-        found = self._apart.find(partial(mixing_layers, segment, batch), segment, batch)
-        self._mixes, self._complete = found or "", found is not None
+        layer = self._apart.find(partial(mixing_layers, segment, batch), segment, batch)
+        self._mixes, self._complete = layer or "", layer is not None
         if not self._complete and limits is not None:
             limits.admit_untold()

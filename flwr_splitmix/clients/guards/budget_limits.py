@@ -85,8 +85,8 @@ class BudgetLimits:
             If there is a `max_epsilon`, or `allow_plain` is false.
         """
         if self.budget.requires_epsilon:
-            asked = [share for share in shares if share is not None]
-            releases = [release_of(share, 1, 1) for share in asked if not covered(share)]
+            requested = [share for share in shares if share is not None]
+            releases = [release_of(share, 1, 1) for share in requested if not covered(share)]
             self.require_epsilon([*releases, *self.of_segment()])
 
     def require_epsilon(self, events: Sequence[Event]) -> None:
@@ -97,10 +97,10 @@ class BudgetLimits:
         alone.charge(*events)
         because = alone.statement(self.budget.delta).unbounded_because
         if because:
-            here = f" (here: {layer})" if (layer := self._across_batch()) else ""
+            remark = f" (here: {layer})" if (layer := self._across_batch()) else ""
             raise ClientError(
                 f"this client has {self.budget.refusing_option}, and what is asked of it has no "
-                f"epsilon: {'; '.join(because)}{here}"
+                f"epsilon: {'; '.join(because)}{remark}"
             )
 
     def of_segment(self) -> list[Event]:

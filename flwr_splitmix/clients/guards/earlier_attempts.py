@@ -62,7 +62,7 @@ class EarlierAttempts:
     def __bool__(self) -> bool:
         return bool(self._spans)
 
-    def note(self, order: Order, place: int, held: int) -> None:
+    def note(self, order: Order, place: int, charged: int) -> None:
         """Note what an order says of them; nothing, if a repeated batch has the same noise.
 
         If they are more than `MOST_EARLIER`, or reach over more batches, with those that are still
@@ -72,19 +72,19 @@ class EarlierAttempts:
         ----------
         place
             The batch at which the round begins, as did its earlier attempts.
-        held
+        charged
             How many of the attempts are charged already.
         """
         if secrets_are_seeded():
             return
         self._times = None
-        lengths, more = order.unheld(held)
+        lengths, more = order.unheld(charged)
         self._spans += [(place, place + length) for length in lengths if length]
         reach = sum(last - first for first, last, _ in self._pieces())
         many = max(reach, len(self._spans)) > MOST_EARLIER
         unknown = more or many or any(last is None for _, last in self._spans)
-        known = [] if many else [span for span in self._spans if span[1] is not None]
-        self._spans = [*known, *[(place, None)] * unknown]
+        known_spans = [] if many else [span for span in self._spans if span[1] is not None]
+        self._spans = [*known_spans, *[(place, None)] * unknown]
 
     def owed(
         self, shares: Sequence[Share | None], size: tuple[int, int], records_of: RecordsOf

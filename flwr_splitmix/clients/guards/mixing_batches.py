@@ -70,9 +70,9 @@ def mixing_batch(data: ExampleSet, size: int) -> tuple[str, str]:
     -------
     `MIXING` if it does, else "", and why that cannot be told, if so.
     """
-    own = of_package(type(data))
+    is_of_package = of_package(type(data))
     number = len(data)  # type: ignore[arg-type]
-    if own or not makes_batches(data) or min(size, number) < 2:
+    if is_of_package or not makes_batches(data) or min(size, number) < 2:
         return "", ""
     if getattr(data, "across_batch", None) is False:
         return "", ""
@@ -89,7 +89,7 @@ def _tried(data: ExampleSet, rows: np.ndarray) -> tuple[str, str]:
     before, drawn = _made(data, rows)
     if not _alike(before, _made(data, rows)[0]):
         return "", "it draws random numbers that are not seeded, or counts its calls"
-    depends = told = False
+    depends = fits = False
     for place in range(len(rows)):
         others = torch.arange(len(rows)) != place
         for after, drawn_after in _replaced(data, rows, place):
@@ -100,11 +100,11 @@ def _tried(data: ExampleSet, rows: np.ndarray) -> tuple[str, str]:
                 continue
             if not _alike(before, after, others):
                 return MIXING, ""
-            told = True
+            fits = True
             break
     if depends:
         return "", "how many random numbers it draws depends on the examples"
-    return "", "" if told else "no other example fits into the place of one"
+    return "", "" if fits else "no other example fits into the place of one"
 
 
 def _replaced(

@@ -75,30 +75,30 @@ class NodeRemarks:
     def _look(self, client: int, segment: nn.Module, inputs: Tensor) -> None:
         number = spreading_tokens(segment, inputs)
         if number == 0:
-            said = ""
+            remark = ""
         elif number is None:
-            said = (
+            remark = (
                 "it cannot be told whether a patch spreads to other tokens before the cut (the "
                 "lower segment cannot be copied, or shows nothing of random inputs)"
             )
         else:
-            said = (
+            remark = (
                 f"layers before the cut let a patch spread: at least {number} tokens tell of "
                 "parts of an input of which others tell, too"
             )
-        if said and not self._spreads:
+        if remark and not self._spreads:
             raise ClientError(
-                f"this node has allow-spreading = false, and {said}, so that masks hide no patch: "
-                "cut the model before such layers, as at a ViT's embedding"
+                f"this node has allow-spreading = false, and {remark}, so that masks hide no "
+                "patch: cut the model before such layers, as at a ViT's embedding"
             )
         self._looked = True
-        if self._spreads and self._told.first(SPREADING) and said:
+        if self._spreads and self._told.first(SPREADING) and remark:
             log.warning(
                 "client %d: %s; then masks hide no patch, and a server that chooses the first "
                 "weights reads those that are not sent from those that are (allow-spreading = "
                 "false refuses such a cut)",
                 client,
-                said,
+                remark,
             )
 
     def state(self) -> list[str]:

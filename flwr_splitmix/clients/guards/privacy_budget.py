@@ -89,15 +89,15 @@ class PrivacyBudget:
         without a `delta`, delta is at most this class's default: the run must not choose it, since
         near 1 every epsilon is small.
         """
-        own = run or cls()
-        limits = [x for x in (own.max_epsilon, policy.max_epsilon) if x is not None]
+        budget = run or cls()
+        limits = [x for x in (budget.max_epsilon, policy.max_epsilon) if x is not None]
         return cls(
-            delta=min(own.delta, policy.delta or (cls.delta if policy.max_epsilon else 1.0)),
+            delta=min(budget.delta, policy.delta or (cls.delta if policy.max_epsilon else 1.0)),
             max_epsilon=min(limits, default=None),
             relation="replace",
             public_evaluation=policy.allow_evaluation is True,
-            allow_averaging=_both(own, policy),
-            allow_plain=own.allow_plain and policy.plain,
+            allow_averaging=_both(budget, policy),
+            allow_plain=budget.allow_plain and policy.plain,
         )
 
 

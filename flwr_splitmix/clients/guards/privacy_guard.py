@@ -133,8 +133,8 @@ class PrivacyGuard:
         if self._first is not None:
             first, self._first = self._first, None
             # The file holds what an attempt has sent, unless it is younger than the attempt.
-            held = 0 if self._file is None else self._file.begun[first.place]
-            self._attempts.note(first.order, first.place, held)
+            charged = 0 if self._file is None else self._file.begun[first.place]
+            self._attempts.note(first.order, first.place, charged)
         earlier: list[Owed] = []
         if self._attempts:
             earlier = self._attempts.owed(shares, size, begun.records_of)
@@ -231,11 +231,11 @@ class PrivacyGuard:
             log.log(level, "client %d: %s", order.client, statement)
 
     def _events(self, shares: Sequence[Share | None], size: tuple[int, int]) -> list[Event]:
-        asked = [share for share in shares if share is not None]
-        events: list[Event] = [release_of(share, *size) for share in asked]
-        if self._on_node and secrets_are_seeded() and any(covered(share) for share in asked):
+        requested = [share for share in shares if share is not None]
+        events: list[Event] = [release_of(share, *size) for share in requested]
+        if self._on_node and secrets_are_seeded() and any(covered(share) for share in requested):
             events.append(Exposure("seeded"))
-        if any(share.learns for share in asked):
+        if any(share.learns for share in requested):
             events.append(Exposure("gradients"))
         if self._trains:
             events.append(Exposure("training"))

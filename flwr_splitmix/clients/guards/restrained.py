@@ -9,12 +9,12 @@ from flwr_splitmix.clients.client import ClientError, WrappedError
 
 
 @contextmanager
-def restrained(said: str, *, hides: bool) -> Iterator[None]:
+def restrained(message: str, *, hides: bool) -> Iterator[None]:
     """Keep the message of a ClientError in this client's log if it could tell of the data.
 
     Parameters
     ----------
-    said
+    message
         What a server is told in its place, whatever the data are.
     hides
         Whether noise covers the data, or nothing may leave without an epsilon: a record's shape,
@@ -30,4 +30,4 @@ def restrained(said: str, *, hides: bool) -> Iterator[None]:
     except ClientError as error:
         if not hides:
             raise
-        raise WrappedError(f"{said}; the log of its node says more", str(error)) from error
+        raise WrappedError(f"{message}; the log of its node says more", str(error)) from error

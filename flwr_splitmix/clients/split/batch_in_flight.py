@@ -135,9 +135,9 @@ class BatchInFlight:
     def _next_part(
         self, number: int, part: int, parts: int, plan: WireShares
     ) -> tuple[Sequence[Share | None], StepBatch]:
-        asked, wanted = (number, part, parts), (self.number, self._sent, self._parts)
+        request, expected = (number, part, parts), (self.number, self._sent, self._parts)
         batch = self._left
-        if asked != wanted or plan != self._plan or batch is None:
+        if request != expected or plan != self._plan or batch is None:
             raise ClientError("the server asks for a part of a batch out of turn, or otherwise")
         first = self._sent * self._samples
         self._sent += 1

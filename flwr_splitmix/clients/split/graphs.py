@@ -48,12 +48,14 @@ def upload(
             )
     uploads = [None if upload is None else upload.detach() for upload, _ in pairs]
     kinds = {share.label_kind for share in shares if share is not None}
-    sent: Tensor | list[Tensor | None] = labels
+    uploaded_labels: Tensor | list[Tensor | None] = labels
     if kinds == {"ids"}:
-        sent = ids
+        uploaded_labels = ids
     elif "soft" in kinds:
-        sent = [None if s is None else s.upload_labels(labels, smashed.dtype) for s in shares]
-    return {"smashed": uploads, "labels": sent}, [anchor for _, anchor in pairs]
+        uploaded_labels = [
+            None if s is None else s.upload_labels(labels, smashed.dtype) for s in shares
+        ]
+    return {"smashed": uploads, "labels": uploaded_labels}, [anchor for _, anchor in pairs]
 
 
 def backward(

@@ -36,24 +36,24 @@ def mix_inputs(share: InputShare, batch_of: Callable[[int], Example]) -> Example
         weighted.
     """
     batches = {client: batch_of(client) for client, _ in share.parts}
-    own = batches[share.parts[0][0]][0]
+    own_inputs = batches[share.parts[0][0]][0]
     weights = any(isinstance(part, WeightedShare) for _, part in share.parts)
-    if weights and not own.is_floating_point():
+    if weights and not own_inputs.is_floating_point():
         raise ClientError(
-            f"inputs are {str(own.dtype).removeprefix('torch.')}, but a weighted sum needs floats: "
-            "convert them in the data set with .float(), or take a method that cuts inputs, such "
-            "as InputCutMixSL"
+            f"inputs are {str(own_inputs.dtype).removeprefix('torch.')}, but a weighted sum needs "
+            "floats: convert them in the data set with .float(), or take a method that cuts "
+            "inputs, such as InputCutMixSL"
         )
     rows, columns = share.rows, share.columns
     cells = {client: _to_cells(inputs, rows, columns) for client, (inputs, _) in batches.items()}
     mixed, soft = share.mix(cells, {client: labels for client, (_, labels) in batches.items()})
-    if _is_series(own, rows, columns):
-        mixed = mixed.reshape(len(own), columns, own.shape[1], -1).permute(0, 2, 1, 3)
-    elif own.ndim == 4:
-        batch, channels, height, width = own.shape
+    if _is_series(own_inputs, rows, columns):
+        mixed = mixed.reshape(len(own_inputs), columns, own_inputs.shape[1], -1).permute(0, 2, 1, 3)
+    elif own_inputs.ndim == 4:
+        batch, channels, height, width = own_inputs.shape
         mixed = mixed.reshape(batch, rows, columns, channels, height // rows, width // columns)
         mixed = mixed.permute(0, 3, 1, 4, 2, 5)
-    return mixed.reshape(own.shape), soft
+    return mixed.reshape(own_inputs.shape), soft
 
 
 def _to_cells(inputs: Tensor, rows: int, columns: int) -> Tensor:

@@ -89,15 +89,15 @@ def check_described(segment: nn.Module, smashed: Tensor, described: tuple[int, i
     ClientError
         If tokens or width differ; if the segment has a geometry, this may be wrong.
     """
-    here = tuple(smashed.shape[1:])
-    if here == described:
+    size = tuple(smashed.shape[1:])
+    if size == described:
         return
     before, wrong = "those of its first example", ""
     if geometry_of("segment", segment) is not None:
         before = "those of its segment's geometry"
         wrong = ": correct the geometry, or leave it out. If it fits other batches"
     raise ClientError(
-        f"the smashed data of a batch are (batch, {here[0]}, {here[1]}), {before} "
+        f"the smashed data of a batch are (batch, {size[0]}, {size[1]}), {before} "
         f"(batch, {described[0]}, {described[1]}){wrong}: give the inputs of all batches, of all "
         "clients, one size, series and texts by padding them to one length"
     )

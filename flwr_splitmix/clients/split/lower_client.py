@@ -132,7 +132,7 @@ class LowerClient(Client):
                 "the server's lower segment:",
                 arrays,
                 bounded=self.upload_guard.bounded,
-                own=self.segment.state_dict(),
+                client_tensors=self.segment.state_dict(),
             )
             self.lower.load(arrays)
 

@@ -91,8 +91,8 @@ class LowerEnd:
         self.segment.train()
         with restrained("inputs do not fit the lower segment", hides=not tells):
             with explained(self.segment, inputs), enough_values("lower segment"):
-                made = self.segment(inputs.to(self.device))
-            smashed = check_smashed(made, len(inputs))
+                output = self.segment(inputs.to(self.device))
+            smashed = check_smashed(output, len(inputs))
             check_described(self.segment, smashed, self.described)
         if not smashed.requires_grad and any(p.requires_grad for p in self.segment.parameters()):
             raise ClientError(
@@ -117,9 +117,9 @@ class LowerEnd:
         """
         self.segment.eval()
         with explained(self.segment, inputs, "test inputs"), enough_values("lower segment"):
-            made = self.segment(inputs.to(self.device))
+            output = self.segment(inputs.to(self.device))
         # One memory layout, so that the upper segment gets the same from every link.
-        smashed = check_smashed(made, len(inputs)).contiguous()
+        smashed = check_smashed(output, len(inputs)).contiguous()
         check_finite("lower segment", self.segment, inputs, smashed)
         return smashed
 
@@ -159,7 +159,7 @@ class LowerEnd:
         if self._began is not None:
             self._began.check(self.segment.state_dict())
 
-    def fitted(self, arrays: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
+    def fitted(self, arrays: Mapping[str, Tensor], subject: str) -> dict[str, Tensor]:
         """Return weights in the dtypes of this segment's, as they will be loaded.
 
         Checks must look at these: the same bytes are other numbers in another dtype.
@@ -167,11 +167,11 @@ class LowerEnd:
         Raises
         ------
         ClientError
-            If names or shapes differ; the message begins with `what`.
+            If names or shapes differ; the message begins with `subject`.
         """
-        own = self.segment.state_dict()
-        check_fits(own, arrays, what)
-        return {name: arrays[name].to(own[name].dtype) for name in own}
+        client_tensors = self.segment.state_dict()
+        check_fits(client_tensors, arrays, subject)
+        return {name: arrays[name].to(client_tensors[name].dtype) for name in client_tensors}
 
     def load(self, arrays: Mapping[str, Tensor]) -> None:
         """Replace parameters and buffers with `fitted` weights."""
@@ -185,6 +185,8 @@ class LowerEnd:
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Restore `state`, for the same segment and optimizer."""
-        own = under("segment", tensors)
-        self.load(self.fitted(own, "this client's kept lower segment does not fit this client's"))
+        weights = under("segment", tensors)
+        self.load(
+            self.fitted(weights, "this client's kept lower segment does not fit this client's")
+        )
         self.optimizer.restore(tensors, meta)

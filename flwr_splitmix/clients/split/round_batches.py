@@ -47,7 +47,7 @@ def inputs_asked_for(
     shares: Sequence[Share | None],
     number: int,
     client: int,
-    own: Peer,
+    own_client: Peer,
     peers: Sequence[Peer] | None,
 ) -> Example:
     """Return a step's inputs and labels: those of the client's own batch, or mixed with others'.
@@ -58,7 +58,7 @@ def inputs_asked_for(
         The step's share of each pass; an `InputShare` among them says what is mixed.
     number
         The step of the round, from 0.
-    client, own
+    client, own_client
         The client's index, and the client.
     peers
         All clients of this process; None if there may be others elsewhere.
@@ -70,11 +70,11 @@ def inputs_asked_for(
     """
     mixing = next((share for share in shares if isinstance(share, InputShare)), None)
     if mixing is None:
-        return own.batch(number)
+        return own_client.batch(number)
 
     def batch_of(index: int) -> Example:
         if index == client:
-            return own.batch(number)
+            return own_client.batch(number)
         if peers is None:
             raise ClientError(
                 "mixing raw inputs across clients needs them all in one process (fit); "

@@ -152,7 +152,7 @@ def refusal_of_mixing(
     -------
     "" if neither does; None if it cannot be told of one of them.
     """
-    known = True
+    is_complete = True
     head = ends["head"]
     for part in hiding.apart:
         if part == "trunk":  # which the server has, and tries
@@ -160,13 +160,13 @@ def refusal_of_mixing(
         inputs = batch.inputs if part == "head" else _states_like(head, batch)
         for mask in _masks(hiding, head, batch):
             layer = mixing_layers(ends[part], inputs, mask, renewed=renewed, warns=warns)
-            known &= layer is not None
+            is_complete &= layer is not None
             if layer:
                 return (
                     f"the {part} has {layer}, by which an example changes what others send or "
                     f"teach, so there is no epsilon: take a {part} without {layer}"
                 )
-    return "" if known else None
+    return "" if is_complete else None
 
 
 def _masks(hiding: Hiding, head: nn.Module, batch: MaskedBatch) -> list[Tensor]:
@@ -217,8 +217,8 @@ def rehearse_on_copies(
         try:
             copied, inputs = make()
         except Exception as error:
-            said = _no_trial(hiding, "cannot be copied (copy.deepcopy)")
-            raise WrappedError(said, f"{said}: {error}") from error
+            message = _no_trial(hiding, "cannot be copied (copy.deepcopy)")
+            raise WrappedError(message, f"{message}: {error}") from error
         if random:
             renew(copied, device)
             inputs = draw_like(inputs)[0]

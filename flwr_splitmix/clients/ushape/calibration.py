@@ -85,8 +85,8 @@ class PublicCalibration:
         if not groups or len(public) != len(groups):
             raise ClientError("the server answers with public texts that were not sent")
         pairs = zip(groups, public, strict=True)
-        here = [self._messenger.outputs_for(group, outputs) for group, outputs in pairs]
-        self._hiding.learn_public(here, groups, step)
+        checked_outputs = [self._messenger.outputs_for(group, outputs) for group, outputs in pairs]
+        self._hiding.learn_public(checked_outputs, groups, step)
 
     def check_done(self) -> None:
         """Raise ClientError if steps of calibration are left before the first batch.
@@ -94,9 +94,9 @@ class PublicCalibration:
         What the hiding does to private texts may depend on them, as MixGuard's noise on gradients
         does.
         """
-        if (left := min(self._due - self._taken, self._hiding.calibration_steps)) > 0:
+        if (missing_steps := min(self._due - self._taken, self._hiding.calibration_steps)) > 0:
             raise ClientError(
-                f"this client calibrates for {counted(left, 'more step')} before it sends private "
-                "texts: the server must do them (encode_public, decode_public), or the client be "
-                "made with calibration_epochs=0"
+                f"this client calibrates for {counted(missing_steps, 'more step')} before it sends "
+                "private texts: the server must do them (encode_public, decode_public), or the "
+                "client be made with calibration_epochs=0"
             )

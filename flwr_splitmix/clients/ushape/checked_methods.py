@@ -180,14 +180,14 @@ def checked_returned(returned: object, gradients: Sequence[Tensor]) -> list[Tens
     return list(returned)
 
 
-def check_counted(examples: int, size: int, given: str) -> None:
+def check_counted(examples: int, size: int, size_in_words: str) -> None:
     """Refuse scores that count something else than the examples that they were given.
 
     Parameters
     ----------
     examples, size
         How many they count, and how many there are.
-    given
+    size_in_words
         How many there are, as the message says it.
 
     Raises
@@ -197,8 +197,8 @@ def check_counted(examples: int, size: int, given: str) -> None:
     """
     if examples != size:
         raise ClientError(
-            f"its scores count {examples} examples, {given}: `add` must add the length of the "
-            "batch to `examples`, and may count pixels, tokens or labels under another name"
+            f"its scores count {examples} examples, {size_in_words}: `add` must add the length of "
+            "the batch to `examples`, and may count pixels, tokens or labels under another name"
         )
 
 

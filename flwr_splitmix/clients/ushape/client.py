@@ -199,8 +199,8 @@ class UShapeClient(EndsClient):
         if last:
             return {}
         self._calibration.check_done()
-        due = self.hiding.refines(self.batches.drawn + 1)
-        public = self._calibration.send() if due else {}
+        refines = self.hiding.refines(self.batches.drawn + 1)
+        public = self._calibration.send() if refines else {}
         example = self.batches.next_batch(self.order.seed, self.order.client)
         self.segments.train()
         self.ends.optimizer.zero_grad()

@@ -98,12 +98,12 @@ class Ends:
                     "averages no heads and tails, such as USplitSL"
                 )
 
-    def explain(self, batch: MaskedBatch, what: str) -> None:
+    def explain(self, batch: MaskedBatch, subject: str) -> None:
         """Run the head alone, to find out whether an error of what makes messages is the head's.
 
         Parameters
         ----------
-        what
+        subject
             What the inputs are called.
 
         Raises
@@ -113,7 +113,7 @@ class Ends:
         """
         head = self.segments["head"]
         try:
-            with torch.no_grad(), explained(head, batch.inputs, what, "head"):
+            with torch.no_grad(), explained(head, batch.inputs, subject, "head"):
                 head(batch.inputs, batch.mask)
         except ClientError:
             raise
@@ -178,8 +178,10 @@ class Ends:
 
     def _buffers(self) -> dict[str, Tensor]:
         """Return what layers measure, such as running means, as far as it is to be kept."""
-        kept = self.segments.state_dict().keys()
-        return {name: buffer for name, buffer in self.segments.named_buffers() if name in kept}
+        persistent = self.segments.state_dict().keys()
+        return {
+            name: buffer for name, buffer in self.segments.named_buffers() if name in persistent
+        }
 
     def begin_round(self) -> None:
         """Note the shapes of all parameters and of the kept buffers, for `check_shapes`."""
@@ -193,17 +195,17 @@ class Ends:
     def _all(self) -> dict[str, Tensor]:
         return {**dict(self.segments.named_parameters()), **self._buffers()}
 
-    def fitted(self, arrays: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
+    def fitted(self, arrays: Mapping[str, Tensor], subject: str) -> dict[str, Tensor]:
         """Return weights in the dtypes of the trainable parameters, as they will be loaded.
 
         Raises
         ------
         ClientError
-            If names or shapes differ; the message begins with `what`.
+            If names or shapes differ; the message begins with `subject`.
         """
-        own = self._trained()
-        check_fits(own, arrays, what)
-        return {name: arrays[name].to(parameter.dtype) for name, parameter in own.items()}
+        parameters = self._trained()
+        check_fits(parameters, arrays, subject)
+        return {name: arrays[name].to(parameter.dtype) for name, parameter in parameters.items()}
 
     @torch.no_grad()
     def load(self, arrays: Mapping[str, Tensor]) -> None:
@@ -221,13 +223,15 @@ class Ends:
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Restore `state`, for the same head, tail and optimizer."""
-        own = under("segment", tensors)
-        self.load(self.fitted(own, "the kept head and tail do not fit this client's"))
-        kept, buffers = under("buffer", tensors), self._buffers()
-        check_fits(buffers, kept, "the kept buffers of head and tail do not fit this client's")
+        weights = under("segment", tensors)
+        self.load(self.fitted(weights, "the kept head and tail do not fit this client's"))
+        kept_buffers, buffers = under("buffer", tensors), self._buffers()
+        check_fits(
+            buffers, kept_buffers, "the kept buffers of head and tail do not fit this client's"
+        )
         with torch.no_grad():
             for name, buffer in buffers.items():
-                buffer.copy_(kept[name])
+                buffer.copy_(kept_buffers[name])
         self.optimizer.restore(tensors, meta)
 
 

@@ -221,7 +221,7 @@ class EndsClient(Client):
         if not self._trials.rehearsed:
             few = self._first_batch(min(3, self.batches.size))
             self._trials.rehearse(few, single=self.batches.size == 1)
-        due = self._calibration.begin_round()
+        calibration_steps = self._calibration.begin_round()
         self.ends.begin_round()
         tests = sizes_of(self.tests)
         return UShapeDescription(
@@ -230,7 +230,7 @@ class EndsClient(Client):
             least_batch=least,
             drawn=self.batches.drawn,
             width=width,
-            calibration_steps=due,
+            calibration_steps=calibration_steps,
             hiding=self.hiding.names(),
             repeatable_secrets=self.repeatable_secrets,
             seeded=seeded,
@@ -263,7 +263,7 @@ class EndsClient(Client):
                 self.batches.size,
                 least=least,
                 seed_of=partial(order.seed_for, "test"),
-                kept=self._sent_tests,
+                sent_tests=self._sent_tests,
             )
         self._evaluation.forget_batch()
 
@@ -278,7 +278,7 @@ class EndsClient(Client):
                 "the server's head and tail:",
                 arrays,
                 bounded=True,
-                own=dict(self.segments.named_parameters()),
+                client_tensors=dict(self.segments.named_parameters()),
             )
             self.ends.load(arrays)
 
@@ -346,8 +346,8 @@ class EndsClient(Client):
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the state of head, tail, optimizer, data position and hiding."""
         tensors, meta = self.ends.state()
-        own, facts = self.hiding.state()
-        return tensors | own, {"drawn": self.batches.drawn} | meta | facts
+        hiding_tensors, facts = self.hiding.state()
+        return tensors | hiding_tensors, {"drawn": self.batches.drawn} | meta | facts
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Restore `state`, for the same segments, optimizer, data and hiding."""

@@ -90,7 +90,7 @@ class UShapeEvaluation:
         *,
         least: int,
         seed_of: Callable[[int], int],
-        kept: SentTests | None = None,
+        sent_tests: SentTests | None = None,
     ) -> None:
         self.place = place
         self._tests = tests
@@ -98,7 +98,7 @@ class UShapeEvaluation:
         self._messenger = messenger
         self._batch_size, self._least = batch_size, least
         self._seed_of = seed_of
-        self._kept = kept
+        self._sent_tests = sent_tests
         self._awaiting: Sent | None = None  # its answer
         self._examples: tuple[str, np.ndarray] = ("", np.empty(0, dtype=np.int64))
         self._sent_up_to: dict[str, int] = {}
@@ -121,7 +121,7 @@ class UShapeEvaluation:
             If there are no such examples, they are no batch of this client's, it is not their turn,
             or all are fewer than the hiding needs.
         """
-        with nullcontext() if self._kept is None else self._kept.held():
+        with nullcontext() if self._sent_tests is None else self._sent_tests.held():
             batch = self._begin(kind, start, stop)
         self._messenger.ends.segments.eval()
         return self._send(batch)
@@ -135,8 +135,8 @@ class UShapeEvaluation:
             raise ClientError(
                 f"all {size} {kind} test examples were sent in this round, and each is sent once"
             )
-        if self._kept is not None:
-            following = max(following, self._kept.sent(kind))
+        if self._sent_tests is not None:
+            following = max(following, self._sent_tests.sent(kind))
         if self._awaiting is None and (start, following) == (0, size):
             raise ClientError(
                 f"all {size} {kind} test examples were sent under this head and tail, and each "
@@ -148,19 +148,19 @@ class UShapeEvaluation:
                 f"the server asks for {kind} test examples {start} to {stop}; "
                 f"next is {following} of {size}"
             )
-        due = stop_of(start, size, self._batch_size, self._least)
-        if stop != due:
+        expected_stop = stop_of(start, size, self._batch_size, self._least)
+        if stop != expected_stop:
             raise ClientError(
                 f"the server asks for {kind} test examples {start} to {stop}; this client sends "
-                f"{start} to {due} at once, of {size}"
+                f"{start} to {expected_stop} at once, of {size}"
             )
-        if (number := due - start) < self._least:
+        if (number := expected_stop - start) < self._least:
             raise ClientError(
                 f"its {kind} test data have {counted(number, 'example')}, but "
                 f"{self._hiding_needs}: give it at least {self._least}, or none"
             )
-        if self._kept is not None:
-            self._kept.note(kind, stop)
+        if self._sent_tests is not None:
+            self._sent_tests.note(kind, stop)
         self._sent_up_to[kind] = stop
         if kind not in self._scores:
             self._scores[kind] = self._new_scores()
@@ -203,9 +203,9 @@ class UShapeEvaluation:
             else than it must.
         """
         sent = self._awaiting
-        here = self._messenger.outputs_for(sent, outputs)
+        checked_outputs = self._messenger.outputs_for(sent, outputs)
         assert sent is not None  # else there were no outputs for it
-        following = self._score(here, sent)
+        following = self._score(checked_outputs, sent)
         self._awaiting = None
         return {} if following is None else self._send(following)
 
@@ -216,8 +216,8 @@ class UShapeEvaluation:
         hidden = self._messenger.recovered(outputs, sent)
         with enough_values("tail"):
             logits: object = self._messenger.hiding.logits(hidden, sent)
-        own, examples = self._new_scores is not TextScores, len(sent.batch.inputs)
-        checked = checked_logits(logits, examples, own_scores=own)
+        own_scores, examples = self._new_scores is not TextScores, len(sent.batch.inputs)
+        checked = checked_logits(logits, examples, own_scores=own_scores)
         following = self._current.add(checked, sent.batch)
         if following is None:
             kind, indices = self._examples
@@ -246,6 +246,6 @@ class UShapeEvaluation:
         check_counted(scores.examples, size, f"its {kind} test data are {size}")
         del self._scores[kind]
         spent = self._messenger.hiding.metrics()
-        epsilons = {name: own for name, own in spent.items() if is_epsilon(name)}
-        told = {"epsilons": epsilons} if epsilons else {}
-        return {"examples": scores.examples, "scores": plain_scores(scores.result()), **told}
+        epsilons = {name: epsilon for name, epsilon in spent.items() if is_epsilon(name)}
+        accounting = {"epsilons": epsilons} if epsilons else {}
+        return {"examples": scores.examples, "scores": plain_scores(scores.result()), **accounting}

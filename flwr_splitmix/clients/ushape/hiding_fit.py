@@ -73,10 +73,10 @@ def check_batches(hiding: Hiding, first: MaskedBatch, batches: Batches) -> None:
         )
     least = hiding.least_batch(texts=texts)
     if min(batches.size, batches.examples) < least:
-        what, number = "batch_size", batches.size
+        subject, number = "batch_size", batches.size
         if number >= least:
-            what, number = "the number of examples", batches.examples
+            subject, number = "the number of examples", batches.examples
         raise ClientError(
-            f"{what} is {number}, but {type(hiding).__name__} works only among several examples "
+            f"{subject} is {number}, but {type(hiding).__name__} works only among several examples "
             f"of a batch: needed are at least {least}"
         )

@@ -42,12 +42,12 @@ class Messenger:
         """Whether an error may tell of the data: with an epsilon it would itself be a release."""
         return not self.hiding.accounts
 
-    def messages_of(self, batch: MaskedBatch, what: str = "inputs") -> Sent:
+    def messages_of(self, batch: MaskedBatch, subject: str = "inputs") -> Sent:
         """Return the checked messages of a batch.
 
         Parameters
         ----------
-        what
+        subject
             What its inputs are called.
 
         Raises
@@ -64,8 +64,8 @@ class Messenger:
             raise
         except (RuntimeError, TypeError, AssertionError) as error:
             if not out_of_memory(error):
-                with restrained(f"{what} do not fit the head", hides=not self.may_name_data):
-                    self.ends.explain(batch, what)
+                with restrained(f"{subject} do not fit the head", hides=not self.may_name_data):
+                    self.ends.explain(batch, subject)
             raise
         if self.device.type == "cpu" and self.may_name_data:
             messages = [message.detach() for message in sent.messages]

@@ -96,5 +96,5 @@ def _noted() -> Iterator[None]:
     try:
         yield
     except (OSError, JournalError) as error:
-        said = f"test examples cannot be noted on this node: {reason_of(error)}"
-        raise ClientError(said) from None
+        message = f"test examples cannot be noted on this node: {reason_of(error)}"
+        raise ClientError(message) from None

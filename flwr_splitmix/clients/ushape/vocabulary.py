@@ -52,9 +52,9 @@ def _rows_asked(head: nn.Module, tables: list[nn.Embedding], token: int) -> int 
     """Return the rows of the embedding that lacks a row asked for; None if each has it."""
 
     def compare(table: nn.Module, inputs: tuple[Any, ...]) -> None:
-        asked = inputs[0] if inputs else None
+        token_ids = inputs[0] if inputs else None
         rows: Any = table.num_embeddings
-        if isinstance(asked, Tensor) and asked.numel() and int(asked.max()) >= rows:
+        if isinstance(token_ids, Tensor) and token_ids.numel() and int(token_ids.max()) >= rows:
             raise _Beyond(rows)
 
     modes = [(module, module.training) for module in head.modules()]

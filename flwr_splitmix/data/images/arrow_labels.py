@@ -58,8 +58,8 @@ def _columns(train: Any, name: str) -> list[str]:
     """Return the column of labels, or all columns of truth values."""
     datasets = import_extra("datasets", "reading a dataset's labels")
     features = train.features
-    known = [c for c, f in features.items() if isinstance(f, datasets.ClassLabel)]
-    if not known and not any(column in features for column in LABEL_COLUMNS):
+    typed = [c for c, f in features.items() if isinstance(f, datasets.ClassLabel)]
+    if not typed and not any(column in features for column in LABEL_COLUMNS):
         lists = [column for column, feature in features.items() if _listed(feature) is not None]
         if lists:
             return [_choose(lists, LABEL_COLUMNS, "label", name)]
@@ -127,7 +127,7 @@ def _classes(
                 f"the test labels of {name!r} are {test_feature} and the training labels "
                 f"{feature}; both must name the same classes in the same order"
             )
-        known: dict[Any, int] = {label: label for label in range(feature.num_classes)}
+        label_of: dict[Any, int] = {label: label for label in range(feature.num_classes)}
         classes = tuple(feature.names)
     else:
         numbers = [v for v in values[0] if isinstance(v, float) and math.isfinite(v)]
@@ -138,19 +138,19 @@ def _classes(
                 "are a ClassLabel, texts or whole numbers (regression is not offered)"
             )
         distinct = sorted({v for v in values[0] if v is not None and v == v})  # NaN is not a label
-        known = {value: label for label, value in enumerate(distinct)}
+        label_of = {value: label for label, value in enumerate(distinct)}
         classes = tuple(map(str, distinct))
     for split_name, split_values in zip(("training", "test"), values, strict=True):
-        unknown = [value for value in split_values if value not in known]
+        unknown = [value for value in split_values if value not in label_of]
         if unknown:
             raise DataError(
                 f"the {split_name} split of {name!r} has the label {unknown[0]!r}, "
                 f"which is none of the training classes ({listed(classes)})"
             )
-    return [np.array([known[value] for value in each], np.int64) for each in values], classes
+    return [np.array([label_of[value] for value in each], np.int64) for each in values], classes
 
 
-def find_column(features: Any, kind: type, names: tuple[str, ...], what: str, source: str) -> str:
+def find_column(features: Any, kind: type, names: tuple[str, ...], role: str, source: str) -> str:
     """Return the column of a feature type, else of a name.
 
     Of several of the type a known name decides, and the others are named in the log.
@@ -164,24 +164,24 @@ def find_column(features: Any, kind: type, names: tuple[str, ...], what: str, so
     named = [column for column in names if column in features]
     if not typed and not named:
         raise DataError(
-            f"{source!r} has no {what} column among {', '.join(features)}; "
+            f"{source!r} has no {role} column among {', '.join(features)}; "
             f"one of type {kind.__name__} or named {' or '.join(names)} is needed"
         )
-    chosen = _choose(typed or named, names, what, source)
+    chosen = _choose(typed or named, names, role, source)
     if others := [column for column in dict.fromkeys([*typed, *named]) if column != chosen]:
         log.warning(
             "%r has several %s columns: %r is used, and not %s",
-            source, what, chosen, ", ".join(map(repr, others)),
+            source, role, chosen, ", ".join(map(repr, others)),
         )  # fmt: skip
     return chosen
 
 
-def _choose(columns: list[str], names: tuple[str, ...], what: str, source: str) -> str:
+def _choose(columns: list[str], names: tuple[str, ...], role: str, source: str) -> str:
     """Return the only one of columns, or the one of a known name."""
-    known = [column for column in names if column in columns]
-    if len(columns) > 1 and not known:
+    named = [column for column in names if column in columns]
+    if len(columns) > 1 and not named:
         raise DataError(
-            f"{source!r} has several {what} columns: {', '.join(columns)}; rename the one to use "
+            f"{source!r} has several {role} columns: {', '.join(columns)}; rename the one to use "
             f"to {names[0]!r} (rename_column), and save the set with save_to_disk"
         )
-    return (known or columns)[0]
+    return (named or columns)[0]

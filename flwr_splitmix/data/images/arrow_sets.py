@@ -61,7 +61,7 @@ def read_arrow_sets(
     labels, classes = read_labels(train, test, name)
     decoded = []
     for number, split in enumerate((train, test)):
-        readable, kept = decode_pictures(
+        readable, kept_rows = decode_pictures(
             (
                 (source, f"image {row} of {name!r}")
                 for row, source in enumerate(_encoded(split, image_column, name, folder))
@@ -71,7 +71,7 @@ def read_arrow_sets(
             skip_corrupt=skip_corrupt,
         )
         decoded.append(readable)
-        labels[number] = labels[number][kept]
+        labels[number] = labels[number][kept_rows]
     train_images, test_images = pack_pictures(decoded, image_size)
     return RawSets(Split(train_images, labels[0]), Split(test_images, labels[1]), classes)
 

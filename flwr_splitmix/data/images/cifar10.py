@@ -76,13 +76,13 @@ def make_cifar10(folder: Path, *, archive: Path | None = None) -> None:
                 f"{folder} exists already; name a folder that does not, or an empty one"
             )
         target = folder.resolve()
-        there = next(parent for parent in target.parents if parent.exists())
-        with tempfile.TemporaryDirectory(dir=there, prefix=f".{target.name}.") as beside:
+        ancestor = next(parent for parent in target.parents if parent.exists())
+        with tempfile.TemporaryDirectory(dir=ancestor, prefix=f".{target.name}.") as beside:
             sets = _fetched(Path(beside)) if archive is None else _checked(archive)
-            made = Path(beside) / "made"
-            write_folder(sets, made)
+            staging = Path(beside) / "made"
+            write_folder(sets, staging)
             target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(made, target)
+            os.replace(staging, target)
     except OSError as error:
         raise DataError(
             f"CIFAR-10 cannot be written to {folder} ({error.strerror or error}); name a folder "
@@ -161,10 +161,11 @@ def check_published(sets: RawSets) -> None:
     """
     for name, split in (("train", sets.train), ("test", sets.test)):
         each = np.bincount(split.labels, minlength=len(CLASSES))
-        wanted = COUNTS[name] // len(CLASSES)
-        if len(each) != len(CLASSES) or (each != wanted).any():
+        per_class = COUNTS[name] // len(CLASSES)
+        if len(each) != len(CLASSES) or (each != per_class).any():
             raise DataError(
-                f"the {name} split has {each.tolist()} images by class; CIFAR-10 has {wanted} each"
+                f"the {name} split has {each.tolist()} images by class; CIFAR-10 has {per_class} "
+                "each"
             )
     means = sets.train.images.mean((0, 2, 3), dtype=np.float64) / 255
     if np.abs(means - MEAN).max() > 5.1e-5:

@@ -163,11 +163,11 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
 
 
 def _check_arrays(images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
-    for name, given in (("images", images), ("labels", labels)):
-        said: object = given
-        if not isinstance(said, np.ndarray):
+    for name, array in (("images", images), ("labels", labels)):
+        unchecked: object = array
+        if not isinstance(unchecked, np.ndarray):
             raise ValueError(
-                f"{name} are {described(said)}; needed is a NumPy array, which of a tensor is "
+                f"{name} are {described(unchecked)}; needed is a NumPy array, which of a tensor is "
                 f"{name}.numpy()"
             )
     if images.dtype != np.uint8 or images.ndim != 4:

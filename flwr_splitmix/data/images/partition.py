@@ -74,8 +74,8 @@ def client_split(
         labels_to_divide_by(sets.test, scheme),
         samples=samples,
     )
-    own = sets.train.subset(train[: samples or None])
-    return own, sets.test.subset(test[: test_samples or None])
+    train_part = sets.train.subset(train[: samples or None])
+    return train_part, sets.test.subset(test[: test_samples or None])
 
 
 def labels_to_divide_by(dataset: ImageDataset, scheme: Scheme) -> np.ndarray:

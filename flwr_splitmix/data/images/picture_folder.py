@@ -57,7 +57,7 @@ def read_picture_folder(
     labels: list[np.ndarray] = []
     for split, by_class in pictures.items():
         paths = [(path, name) for name, members in by_class.items() for path in members]
-        readable, kept = decode_pictures(
+        readable, kept_places = decode_pictures(
             ((path, str(path)) for path, _ in paths),
             image_size=image_size,
             channels=channels,
@@ -66,7 +66,7 @@ def read_picture_folder(
         if not readable:
             raise DataError(f"no picture of {split} can be read; at least one is needed")
         decoded.append(readable)
-        labels.append(np.array([label_of[paths[place][1]] for place in kept], np.int64))
+        labels.append(np.array([label_of[paths[place][1]] for place in kept_places], np.int64))
     train_images, test_images = pack_pictures(decoded, image_size)
     return RawSets(Split(train_images, labels[0]), Split(test_images, labels[1]), classes)
 

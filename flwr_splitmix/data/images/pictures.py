@@ -116,11 +116,11 @@ def decode_pictures(
     DataError
         If images cannot be decoded and are not left out; the message names the first of them.
     """
-    decoded, kept, wrong = [], [], []
+    decoded, kept_places, wrong = [], [], []
     for place, (source, name) in enumerate(pictures):
         try:
             decoded.append(decode_picture(source, name, image_size=image_size, channels=channels))
-            kept.append(place)
+            kept_places.append(place)
         except DataError as error:
             wrong.append(str(error))
     if wrong and not skip_corrupt:
@@ -133,9 +133,9 @@ def decode_pictures(
     if wrong:
         log.warning(
             "left out (skip-corrupt): %d of %s: %s",
-            len(wrong), counted(len(wrong) + len(kept), "picture"), _first(wrong),
+            len(wrong), counted(len(wrong) + len(kept_places), "picture"), _first(wrong),
         )  # fmt: skip
-    return decoded, kept
+    return decoded, kept_places
 
 
 def _first(wrong: Sequence[str], number: int = 10) -> str:

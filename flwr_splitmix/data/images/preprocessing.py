@@ -58,24 +58,26 @@ class Preprocessing:
             If a value is missing, of the wrong type or out of range.
         """
         try:
-            made = cls(
+            preprocessing = cls(
                 channels=int(facts["channels"]),
                 stored_size=(int(facts["stored_size"][0]), int(facts["stored_size"][1])),
                 image_size=int(facts["image_size"]),
                 mean=tuple(map(float, facts["mean"])),
                 std=tuple(map(float, facts["std"])),
             )
-            if made.channels not in (1, 3):
-                raise ValueError(f"channels is {made.channels}; allowed are 1 and 3")
-            if not len(made.mean) == len(made.std) == made.channels:
-                raise ValueError(f"mean and std need {counted(made.channels, 'number')} each")
-            if min(*made.stored_size, made.image_size) < 1:
+            if preprocessing.channels not in (1, 3):
+                raise ValueError(f"channels is {preprocessing.channels}; allowed are 1 and 3")
+            if not len(preprocessing.mean) == len(preprocessing.std) == preprocessing.channels:
+                raise ValueError(
+                    f"mean and std need {counted(preprocessing.channels, 'number')} each"
+                )
+            if min(*preprocessing.stored_size, preprocessing.image_size) < 1:
                 raise ValueError("an image has no pixels")
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise DataError(
                 f"this is not a description of a preprocessing: {error!s:.80}"
             ) from error
-        return made
+        return preprocessing
 
     def facts(self) -> dict[str, Any]:
         """Return the preprocessing as plain values."""

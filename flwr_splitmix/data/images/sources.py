@@ -100,8 +100,8 @@ def load_images(
         raise DataError(f"channels is {channels}; allowed are 1, 3 and None (as the images are)")
     if (mean is None) != (std is None):
         raise DataError("of mean and std one is given; needed are both or neither")
-    given = None if mean is None or std is None else (tuple(mean), tuple(std))
-    return _load(source, image_size, channels, given, skip_corrupt, _state_of(source))
+    statistics = None if mean is None or std is None else (tuple(mean), tuple(std))
+    return _load(source, image_size, channels, statistics, skip_corrupt, _state_of(source))
 
 
 def check_there(source: str) -> None:
@@ -135,7 +135,7 @@ def _load(
     source: str,
     image_size: int,
     channels: int | None,
-    given: tuple[tuple[float, ...], tuple[float, ...]] | None,
+    statistics: tuple[tuple[float, ...], tuple[float, ...]] | None,
     skip_corrupt: bool,
     state: str,  # part of the cache's key only
 ) -> ImageSets:
@@ -154,7 +154,7 @@ def _load(
         raw = compose_sets(raw)
     fashion = shipped or _has_idx(folder)
     usual = (_FASHION_MEAN, _FASHION_STD) if fashion else (0.5, 0.5)
-    mean, std = given or usual
+    mean, std = statistics or usual
     return assemble(
         raw,
         source,

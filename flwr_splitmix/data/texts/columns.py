@@ -97,10 +97,10 @@ def rows_of(
     pairs = "label" in roles
     needed: list[Role] = ["text", "second"] if pairs else ["question", "answer"]
     needed = [role for role in needed if role in roles]
-    kept = _kept_rows(of, roles, needed, source, empty_texts)
+    kept_rows = _kept_rows(of, roles, needed, source, empty_texts)
 
     def column(role: Role) -> list[Any]:
-        return [of[role][row] for row in kept] if role in of else []
+        return [of[role][row] for row in kept_rows] if role in of else []
 
     labels = [
         class_of(
@@ -110,7 +110,7 @@ def rows_of(
             column=roles["label"],
             num_labels=num_labels,
         )
-        for row, value in zip(kept, column("label"), strict=False)
+        for row, value in zip(kept_rows, column("label"), strict=False)
     ]
     first, second = column(needed[0]), column("second")
     if second and not pairs:
@@ -136,7 +136,7 @@ def _kept_rows(
 ) -> list[int]:
     """Return which rows have all needed texts, after a check of each; see `rows_of`."""
     size = len(of[needed[0]])
-    kept = []
+    kept_rows = []
     for row in range(size):
         empty = any(_is_empty(of[role][row]) for role in needed)
         if empty_texts == "drop" and empty:
@@ -147,18 +147,18 @@ def _kept_rows(
         for role, values in of.items():
             if isinstance(values[row], str):
                 check_characters(values[row], f"{where} has in column {roles[role]!r}")
-        kept.append(row)
-    if len(kept) < size:
+        kept_rows.append(row)
+    if len(kept_rows) < size:
         log.warning(
             "left out for their empty text: %d of %s of %s",
-            size - len(kept),
+            size - len(kept_rows),
             counted(size, "row"),
             source,
         )
-    if not kept:
+    if not kept_rows:
         columns_read = " and ".join(repr(roles[role]) for role in needed)
         raise DataError(f"no row of {source} has a text in {columns_read}")
-    return kept
+    return kept_rows
 
 
 def _as_text(value: Any) -> Any:
@@ -198,10 +198,10 @@ def check_characters(text: str, has: str) -> None:
 def _check_text(value: Any, where: str, column: str) -> None:
     if isinstance(value, str) and value.strip():
         return
-    what, remedy = f"no text but {value!r}", ""
+    content, remedy = f"no text but {value!r}", ""
     if _is_empty(value):
-        what = "an empty text" if isinstance(value, str) else "no text"
+        content = "an empty text" if isinstance(value, str) else "no text"
         remedy = "; such rows can be left out (empty-texts='drop')"
     elif isinstance(value, (int, float)):
         remedy = f'; a text has quotes around it: "{json.dumps(value)}"'
-    raise DataError(f"{where} has in column {column!r} {what}{remedy}")
+    raise DataError(f"{where} has in column {column!r} {content}{remedy}")

@@ -56,31 +56,31 @@ def generated_sets(task: TextTask, *, seed: int = 0) -> TextSets:
         rows_of.setdefault(text, (answer, group, label))
     texts = tuple(rows_of)
     answers, groups, labels = zip(*rows_of.values(), strict=True)
-    told = task == "generation"
+    is_generation = task == "generation"
     rows = TextRows(
         texts,
-        np.zeros(0, np.int64) if told else np.array(labels, np.int64),
-        answers if told else (),
+        np.zeros(0, np.int64) if is_generation else np.array(labels, np.int64),
+        answers if is_generation else (),
         groups,
     )
     train, test = (rows.subset(part) for part in (np.arange(TRAIN), np.arange(TRAIN, TRAIN + TEST)))
-    return TextSets(train, test, () if told else ("wrong", "right"), GENERATED)
+    return TextSets(train, test, () if is_generation else ("wrong", "right"), GENERATED)
 
 
 @lru_cache
 def generated_public(task: TextTask, *, seed: int = 0) -> tuple[str, ...]:
     """Make public texts of the same words: right sentences, or stories with arbitrary sums."""
     rng = frozen_generator(derive_seed(seed, f"generated public {task}"))
-    made: dict[str, None] = {}
-    while len(made) < PUBLIC:
+    texts: dict[str, None] = {}
+    while len(texts) < PUBLIC:
         if task == "classification":
             text, _, label, _ = _sentence(rng)
             if not label:
                 continue
         else:
             text = _story(rng)
-        made[text] = None
-    return tuple(made)
+        texts[text] = None
+    return tuple(texts)
 
 
 def _sentence(rng: np.random.RandomState) -> tuple[str, str, int, str]:
@@ -114,17 +114,17 @@ def _sum(rng: np.random.RandomState) -> tuple[str, str, int, str]:
         kind, result, sign = "losing", a - b, "minus"
         text = f"{name} has {NUMBERS[a]} {fruit} and loses {NUMBERS[b]} of them ."
     text += f" How many {fruit} does {name} have now ?"
-    told = f"{NUMBERS[a]} {sign} {NUMBERS[b]} is {NUMBERS[result]} ."
-    return text, f"{told}\n#### {result}", 0, kind
+    sentence = f"{NUMBERS[a]} {sign} {NUMBERS[b]} is {NUMBERS[result]} ."
+    return text, f"{sentence}\n#### {result}", 0, kind
 
 
 def _story(rng: np.random.RandomState) -> str:
     name, other = _one_of(rng, NAMES), _one_of(rng, NAMES)
     fruit, number = _one_of(rng, FRUITS), _one_of(rng, NUMBERS)
-    told = ("plus", "minus")[rng.randint(2)]
+    sign = ("plus", "minus")[rng.randint(2)]
     return (
         f"Question: {name} has {number} {fruit} . How many {fruit} does {other} have now ?\n"
-        f"Answer: {_one_of(rng, NUMBERS)} {told} {_one_of(rng, NUMBERS)} is "
+        f"Answer: {_one_of(rng, NUMBERS)} {sign} {_one_of(rng, NUMBERS)} is "
         f"{_one_of(rng, NUMBERS)} .\n"
         f"#### {rng.randint(19)}"
     )

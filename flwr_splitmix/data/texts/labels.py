@@ -75,19 +75,19 @@ def classes_of(
 
 
 def names_of(
-    classes: Mapping[str, int], num_labels: int, given: Sequence[str] = ()
+    classes: Mapping[str, int], num_labels: int, label_names: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return the names of all classes, by label; () if there are none.
 
     Parameters
     ----------
-    given
+    label_names
         Names by label, if the data set has them beside its whole numbers.
     """
     if not classes:
         return ()
-    known = given[:num_labels] or tuple(classes)
-    return (*known, *(f"class {i}" for i in range(len(known), num_labels)))
+    names = label_names[:num_labels] or tuple(classes)
+    return (*names, *(f"class {i}" for i in range(len(names), num_labels)))
 
 
 def class_of(

@@ -105,11 +105,13 @@ def _by_group(sets: TextSets, index: int, num_clients: int) -> tuple[np.ndarray,
             f"{num_clients} clients; {allowed_range(1, len(parts))} (--nodes, or num-partitions of "
             "deployed nodes)"
         )
-    own = list(parts)[index::num_clients]
+    groups = list(parts)[index::num_clients]
     tests = _natural(sets.test.groups)
     nothing = np.zeros(0, np.int64)
     train, test = (
-        np.sort(np.concatenate([nothing, *(rows_of_group[g] for g in own if g in rows_of_group)]))
+        np.sort(
+            np.concatenate([nothing, *(rows_of_group[g] for g in groups if g in rows_of_group)])
+        )
         for rows_of_group in (parts, tests)
     )
     return train, test

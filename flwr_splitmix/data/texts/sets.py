@@ -128,8 +128,8 @@ def classes_of_texts(
     """
     label = (columns or TextColumns()).label
     of_file = Path(source).expanduser().is_file()
-    train, _, given = _read(source, [label], "" if of_file else test, label)
-    return names_of(classes_of(train[label], num_labels, source), num_labels, given)
+    train, _, label_names = _read(source, [label], "" if of_file else test, label)
+    return names_of(classes_of(train[label], num_labels, source), num_labels, label_names)
 
 
 @functools.lru_cache(maxsize=4)
@@ -148,10 +148,10 @@ def _load(
     if source == GENERATED:
         return generated_sets(task, seed=seed)
     roles = columns.roles(task)
-    train, other, given = _read(source, list(roles.values()), test, roles.get("label", ""))
+    train, other, label_names = _read(source, list(roles.values()), test, roles.get("label", ""))
     labels = train[columns.label] if "label" in roles else []
     classes = classes_of(labels, num_labels, source, own=own) if "label" in roles else {}
-    named = names_of(classes, num_labels, given)
+    named = names_of(classes, num_labels, label_names)
     rows = rows_of(train, roles, classes, repr(source), num_labels, empty_texts)
     if other is None:
         return _hold_out(rows, named, source, 0 if own else seed)
@@ -247,12 +247,12 @@ def _arrow(
 
 
 def _hold_out(rows: TextRows, classes: tuple[str, ...], source: str, seed: int) -> TextSets:
-    kept = round((1 - _HELD_OUT) * len(rows))
-    if not 0 < kept < len(rows):
+    num_train = round((1 - _HELD_OUT) * len(rows))
+    if not 0 < num_train < len(rows):
         raise DataError(
             f"{source!r} has {counted(len(rows), 'row')}, too few to hold a tenth out for testing; "
             "name a file of test rows (test-dataset)"
         )
     order = frozen_generator(derive_seed(seed, "held out")).permutation(len(rows))
-    train, test = (rows.subset(np.sort(part)) for part in (order[:kept], order[kept:]))
+    train, test = (rows.subset(np.sort(part)) for part in (order[:num_train], order[num_train:]))
     return TextSets(train, test, classes, source)

@@ -62,10 +62,10 @@ class TextSet(Dataset[Example]):
         max_length: int | None = None,
         pad_to: int | None = None,
     ) -> None:
-        for name, given in {"texts": texts, "labels": labels}.items():
-            if not hasattr(given, "__len__"):
+        for name, entries in {"texts": texts, "labels": labels}.items():
+            if not hasattr(entries, "__len__"):
                 raise TypeError(
-                    f"{name} is {given!r:.40}; needed is a list with one entry for each text "
+                    f"{name} is {entries!r:.40}; needed is a list with one entry for each text "
                     "(texts to predict the words of are their own labels: labels=texts)"
                 )
         if len(texts) != len(labels):

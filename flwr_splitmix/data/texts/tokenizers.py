@@ -48,23 +48,23 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 512) -> Any:
         raise DataError(f"the vocabulary's size is {vocab_size}; it must be at least 258")
     tokenizers = import_extra("tokenizers", _PURPOSE, "language")
     transformers = import_extra("transformers", _PURPOSE, "language")
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=[PADDING, END],
         initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    made.train_from_iterator(texts, trainer)
-    made.post_processor = tokenizers.processors.TemplateProcessing(
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         single=f"{END} $A",
         pair=f"{END} $A {END} $B",
-        special_tokens=[(END, made.token_to_id(END))],
+        special_tokens=[(END, tokenizer.token_to_id(END))],
     )
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token=PADDING, eos_token=END, bos_token=END
+        tokenizer_object=tokenizer, pad_token=PADDING, eos_token=END, bos_token=END
     )
 
 

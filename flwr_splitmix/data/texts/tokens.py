@@ -103,8 +103,8 @@ def plain_tokens(
         return [], []
 
     def encode(numbers: Sequence[int], **options: Any) -> list[list[int]]:
-        given = [[column[number] for number in numbers] for column in (texts, seconds) if column]
-        return token_ids(tokenizer, *given, **options)
+        columns = [[column[number] for number in numbers] for column in (texts, seconds) if column]
+        return token_ids(tokenizer, *columns, **options)
 
     encoded = encode(range(len(texts)), verbose=False)
     longer = [number for number, ids in enumerate(encoded) if len(ids) > max_length]
@@ -139,7 +139,7 @@ def classification_tokens(
     tuple of list of Tensor and list of int
         Token ids of each text, int64 (t,), and its class.
     """
-    ids, kept = plain_tokens(
+    ids, kept_rows = plain_tokens(
         rows.texts,
         tokenizer,
         max_length=max_length,
@@ -147,7 +147,7 @@ def classification_tokens(
         long_texts=long_texts,
         on_long=on_long,
     )
-    return ids, [int(rows.labels[row]) for row in kept]
+    return ids, [int(rows.labels[row]) for row in kept_rows]
 
 
 def generation_tokens(
@@ -188,8 +188,8 @@ def generation_tokens(
         )
     if not rows.texts:
         return [], []
-    asked = token_ids(tokenizer, [PROMPT.format(text) for text in rows.texts], verbose=False)
-    answered = token_ids(
+    prompts = token_ids(tokenizer, [PROMPT.format(text) for text in rows.texts], verbose=False)
+    answers = token_ids(
         tokenizer,
         [f" {answer}" for answer in rows.answers],
         add_special_tokens=False,
@@ -197,7 +197,7 @@ def generation_tokens(
     )
     pairs = [
         (_without_end(prompt, end), [*answer, end])
-        for prompt, answer in zip(asked, answered, strict=True)
+        for prompt, answer in zip(prompts, answers, strict=True)
     ]
     longer = sum(len(prompt) + len(answer) > max_length for prompt, answer in pairs)
     if long_texts == "cut":
@@ -207,10 +207,10 @@ def generation_tokens(
             if len(prompt) < max_length
         ]
     texts = [torch.tensor([*prompt, *answer], dtype=torch.int64) for prompt, answer in pairs]
-    ids, kept = _fitting(texts, max_length, long_texts)
-    _tell(on_long, len(rows), longer, len(rows) - len(kept))
+    ids, kept_rows = _fitting(texts, max_length, long_texts)
+    _tell(on_long, len(rows), longer, len(rows) - len(kept_rows))
     labels = []
-    for row in kept:
+    for row in kept_rows:
         label = texts[row].clone()
         label[: len(pairs[row][0])] = ignored
         labels.append(label)
@@ -242,5 +242,5 @@ def _fitting(
                 f"text {number} has {len(text)} tokens, but at most {max_length} {are(max_length)} "
                 "allowed; raise max-length, or cut or drop long texts (long-texts='cut' or 'drop')"
             )
-    kept = [number for number, text in enumerate(ids) if len(text) <= max_length]
-    return [ids[number] for number in kept], kept
+    kept_rows = [number for number, text in enumerate(ids) if len(text) <= max_length]
+    return [ids[number] for number in kept_rows], kept_rows

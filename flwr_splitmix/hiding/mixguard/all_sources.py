@@ -53,7 +53,7 @@ def balance_gradients(secret: Secret, gradients: Tensor, *, strength: float = 1.
     parts = (norms * rows).expand_as(norms)
     target = secret.target_of(parts)
     scale = torch.where(parts > 0, strength * target / parts, torch.zeros_like(parts))
-    own = secret.arrange(torch.ones_like(target), torch.zeros_like(parts[1:])) > 0
-    factors = torch.where(own, torch.ones_like(scale), scale)
+    is_target = secret.arrange(torch.ones_like(target), torch.zeros_like(parts[1:])) > 0
+    factors = torch.where(is_target, torch.ones_like(scale), scale)
     factors = factors.reshape(*factors.shape, *[1] * (gradients.ndim - 2))
     return (gradients * factors).to(gradients.dtype)

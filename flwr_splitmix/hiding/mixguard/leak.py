@@ -25,10 +25,10 @@ def measured_leak(messages: Tensor | Sequence[Tensor], target: Tensor) -> Tensor
     -------
     float64 (b,), on the CPU.
     """
-    sent = torch.stack(list(messages)).detach()
-    exact = torch.promote_types(sent.dtype, torch.float32)
-    sent = sent.to(exact)
-    guesses = _centred(torch.cat([sent, sent.sum(0, keepdim=True)]))
+    stacked = torch.stack(list(messages)).detach()
+    exact = torch.promote_types(stacked.dtype, torch.float32)
+    stacked = stacked.to(exact)
+    guesses = _centred(torch.cat([stacked, stacked.sum(0, keepdim=True)]))
     cosines = (guesses * _centred(target.detach().to(exact).unsqueeze(0))).sum(-1)
     return cosines.abs().amax(0).cpu().double()
 

@@ -41,7 +41,7 @@ def one_message(gradients: Tensor, *, per_sample: bool = False) -> Tensor:
     upto = norms.cumsum(0)
     drawn = secret_uniform((norms.shape[1],)).to(norms) * upto[-1]
     chosen = (upto <= drawn).sum(0).clamp(max=len(norms) - 1)
-    own = torch.arange(len(norms), device=norms.device).unsqueeze(1) == chosen
-    factors = torch.where(own & (norms > 0), upto[-1] / norms.clamp(min=1e-300), 0.0)
+    is_chosen = torch.arange(len(norms), device=norms.device).unsqueeze(1) == chosen
+    factors = torch.where(is_chosen & (norms > 0), upto[-1] / norms.clamp(min=1e-300), 0.0)
     factors = factors.reshape(*factors.shape, *[1] * (gradients.ndim - 2))
     return (in_float64(gradients) * factors).to(gradients)

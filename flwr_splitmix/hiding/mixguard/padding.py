@@ -86,10 +86,10 @@ def pad_together(
         padded = ids[0].new_full(shape, filler)
     else:
         padded = filler(shape).to(ids[0].device, ids[0].dtype)
-    own = masks[0].new_zeros(shape)
+    padded_masks = masks[0].new_zeros(shape)
     for source, (text, mask) in enumerate(zip(ids, masks, strict=True)):
-        own[source, :, : text.shape[1]] = mask
+        padded_masks[source, :, : text.shape[1]] = mask
         stretch = padded[source, :, : text.shape[1]]
         padded[source, :, : text.shape[1]] = torch.where(mask != 0, text, stretch)
-    union = own.amax(0) if pad_to is None else torch.ones_like(own[0])
-    return Padded(padded, own, union)
+    union = padded_masks.amax(0) if pad_to is None else torch.ones_like(padded_masks[0])
+    return Padded(padded, padded_masks, union)

@@ -112,13 +112,13 @@ def _in_complement(columns: Tensor, decoding: Tensor) -> Tensor:
     return projected
 
 
-def _insert(own: Tensor, supports: Tensor, target: Tensor) -> Tensor:
+def _insert(target_column: Tensor, supports: Tensor, target: Tensor) -> Tensor:
     """Put the target's column (n, m, 1) at its place among the supports'."""
     k = supports.shape[2] + 1
     slots = torch.arange(k)
     order = torch.where(slots == target[:, None], 0, slots + (slots < target[:, None]).long())
-    columns = torch.cat([own, supports], dim=2)
-    return columns.gather(2, order[:, None].expand(-1, own.shape[1], -1))
+    columns = torch.cat([target_column, supports], dim=2)
+    return columns.gather(2, order[:, None].expand(-1, target_column.shape[1], -1))
 
 
 def _to_reach(half: Tensor, weights: Tensor, target: Tensor) -> Tensor:
@@ -157,7 +157,7 @@ def _rows(inside: Tensor, weights: Tensor, decoding: Tensor, signs: Tensor) -> T
 
 def _room(base: Tensor, apart: Tensor, weights: Tensor) -> Tensor:
     """Return the multiple of `apart` each row may add: half of what keeps products positive."""
-    there, moved = base @ weights, (apart @ weights).abs()
+    products, moved = base @ weights, (apart @ weights).abs()
     moved = moved.clamp(min=1e-12)  # a sign's only message has no `apart`
-    room: Tensor = 0.5 * (there / moved).amin(2, keepdim=True)
+    room: Tensor = 0.5 * (products / moved).amin(2, keepdim=True)
     return room

@@ -163,8 +163,8 @@ class MixGuard(Calibrating):
         options, head = self.options, self.side.head
         each = len(batch.inputs) if options.secret_per_sample else None
         secret = options.draw(each)
-        own = self.tokens.insert(batch.inputs, batch.mask)
-        texts = [own, *(self._support(len(batch.inputs)) for _ in range(options.k - 1))]
+        target = self.tokens.insert(batch.inputs, batch.mask)
+        texts = [target, *(self._support(len(batch.inputs)) for _ in range(options.k - 1))]
         ids, masks, union = pad_together(
             [text.ids for text in texts],
             [text.mask for text in texts],
@@ -172,7 +172,7 @@ class MixGuard(Calibrating):
             pad_to=options.pad_to,
             max_length=options.max_length,
         )
-        positions = own.positions
+        positions = target.positions
         if options.mask == "target":  # supports are cut or filled
             width = int(masks[0].any(0).nonzero().max()) + 1
             ids, masks = ids[..., :width], masks[:1, :, :width].expand(options.k, -1, -1)
@@ -184,8 +184,8 @@ class MixGuard(Calibrating):
             supports = head(ids[1:].flatten(0, 1), masks[1:].flatten(0, 1))
         supports = supports.unflatten(0, (options.k - 1, -1))
         secret, messages = self._mix(secret, hidden, supports)
-        known = hidden.detach() if self.kernel is None else hidden
-        return Mixtures(list(messages), union, batch, secret, known, masks[0], positions)
+        target_states = hidden.detach() if self.kernel is None else hidden
+        return Mixtures(list(messages), union, batch, secret, target_states, masks[0], positions)
 
     def _mix(self, secret: Secret, hidden: Tensor, supports: Tensor) -> tuple[Secret, Tensor]:
         """Mix with the secret, or with a redrawn one whose measured leak is within `max_leak`."""
@@ -211,11 +211,11 @@ class MixGuard(Calibrating):
         secret, stacked = as_mixtures(sent).secret, torch.stack(list(outputs))
         if self.kernel is not None:
             mixtures = as_mixtures(sent)
-            known, added = self.kernel.decode(
+            local, added = self.kernel.decode(
                 stacked, torch.stack(sent.messages), mixtures.hidden, mixtures.own_mask, secret
             )
-            mixtures.local = known.to(stacked.dtype)
-            return (known + added).to(stacked.dtype)
+            mixtures.local = local.to(stacked.dtype)
+            return (local + added).to(stacked.dtype)
         return secret.decode_sources(stacked) if self._reads_supports else secret.decode(stacked)
 
     @property
@@ -238,9 +238,9 @@ class MixGuard(Calibrating):
         private = text_loss(self._tail(self._calibrate(target), sent), sent.batch.labels)
         if not self._reads_supports:
             return private
-        others = F.mse_loss(hidden, self._calibrate(hidden).detach(), reduction="sum")
-        own = F.mse_loss(target, self._calibrate(target).detach(), reduction="sum")
-        public = others - own
+        total = F.mse_loss(hidden, self._calibrate(hidden).detach(), reduction="sum")
+        target_error = F.mse_loss(target, self._calibrate(target).detach(), reduction="sum")
+        public = total - target_error
         return private + (public - public.detach())
 
     def logits(self, hidden: Tensor, sent: Sent) -> Tensor:
@@ -261,16 +261,18 @@ class MixGuard(Calibrating):
 
     def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:
         """Add noise to the target's gradient, scaled by the calibrator's correction."""
-        own, decoded = self._target(gradient, sent), self._target(hidden, sent)
+        target_gradient, decoded = self._target(gradient, sent), self._target(hidden, sent)
         kind = self.options.perturbation
         with torch.no_grad():
             adaptive = kind == "adaptive"  # others do not look at the correction
             residual = self._calibrate(decoded) - decoded if adaptive else torch.zeros_like(decoded)
-            noisy = perturb(own, residual, decoded, strength=self.options.strength, kind=kind)
+            noisy = perturb(
+                target_gradient, residual, decoded, strength=self.options.strength, kind=kind
+            )
         if not self._reads_supports:
             return noisy
         secret = as_mixtures(sent).secret
-        place = secret.arrange(torch.ones_like(own), torch.zeros_like(gradient[1:])) > 0
+        place = secret.arrange(torch.ones_like(target_gradient), torch.zeros_like(gradient[1:])) > 0
         return balance_gradients(secret, torch.where(place, noisy, gradient))
 
     def returned(self, gradients: Sequence[Tensor], sent: Sent) -> list[Tensor]:

@@ -65,8 +65,8 @@ class ResidualKernel:
         """
         points = in_float64(torch.stack([plain, *messages]).detach())
         residuals = in_float64(torch.stack([plain_output, *outputs]).detach()) - points
-        here = (mask != 0).to(points.device)
-        points, residuals = points[:, here], residuals[:, here]  # (m + 1, tokens, d)
+        real = (mask != 0).to(points.device)
+        points, residuals = points[:, real], residuals[:, real]  # (m + 1, tokens, d)
         powers = _powers(_gram(torch.nn.functional.normalize(points, dim=-1))).mean(1)
         inner = _gram(residuals).mean(0)
         size = inner[0, 0]
@@ -134,12 +134,12 @@ class ResidualKernel:
         """
         weights = self.weights(messages.unbind(), target, mask)
         if weights is None:
-            own = secret.decoding
-            weights = own.T if own.ndim == 2 else own[:, None]
+            decoding = secret.decoding
+            weights = decoding.T if decoding.ndim == 2 else decoding[:, None]
         exact = torch.promote_types(outputs.dtype, torch.float32)
         weights = weights.to(outputs.device, exact)[..., None, None]
-        known = target.to(exact) - (weights * messages.to(exact)).sum(0)
-        return known, (weights * outputs.to(exact)).sum(0)
+        local = target.to(exact) - (weights * messages.to(exact)).sum(0)
+        return local, (weights * outputs.to(exact)).sum(0)
 
     def state(self) -> dict[str, Tensor]:
         """Return what was learned, from public texts only."""

@@ -109,14 +109,14 @@ def _mixing(
     count, m = signs.shape
     low, high = scale
     total = low + (high - low) * secret_uniform((count, 1, k))
-    own = (torch.arange(k) == target[:, None]).double()[:, None]
+    one_hot = (torch.arange(k) == target[:, None]).double()[:, None]
     # The sum of two exponentials is Gamma(2); normalised among messages of one sign, Dirichlet(2).
     gamma = -(1 - secret_uniform((2, count, m, k))).log().sum(0)
     mixing = torch.zeros(count, m, k, dtype=torch.float64)
-    for sign, weight in ((1.0, total + own), (-1.0, total)):
-        here = (signs == sign).double()[:, :, None]
-        drawn = gamma * here
-        even = here / here.sum(1, keepdim=True)
+    for sign, weight in ((1.0, total + one_hot), (-1.0, total)):
+        matches = (signs == sign).double()[:, :, None]
+        drawn = gamma * matches
+        even = matches / matches.sum(1, keepdim=True)
         mixing += weight * ((1 - eta) * drawn / drawn.sum(1, keepdim=True) + eta * even)
     return mixing
 

@@ -80,8 +80,10 @@ class Secret:
         and of equal norm. A trunk that normalises its input (BERT, with layer norms after sums)
         sees only directions, and decoding sums its errors with weights `w_l`. Float64, () or (b,).
         """
-        own = self.weights.gather(-1, self.target[..., None, None].expand(*self.signs.shape, 1))
-        cosine = own.squeeze(-1) / self.weights.norm(dim=-1)
+        target_weights = self.weights.gather(
+            -1, self.target[..., None, None].expand(*self.signs.shape, 1)
+        )
+        cosine = target_weights.squeeze(-1) / self.weights.norm(dim=-1)
         distorted: Tensor = (self.decoding.abs() * (1 - cosine)).sum(-1)
         return distorted / self.decoding.sum(-1).abs()
 
@@ -92,9 +94,11 @@ class Secret:
         Assumes sources that are orthogonal and of equal norm; `measured_leak` measures actual
         ones. Float64, () or (b,).
         """
-        sent = torch.cat([self.weights, self.weights.sum(-2, keepdim=True)], dim=-2)
-        own = sent.gather(-1, self.target[..., None, None].expand(*sent.shape[:-1], 1))
-        cosines: Tensor = own.squeeze(-1).abs() / sent.norm(dim=-1)
+        weights = torch.cat([self.weights, self.weights.sum(-2, keepdim=True)], dim=-2)
+        target_weights = weights.gather(
+            -1, self.target[..., None, None].expand(*weights.shape[:-1], 1)
+        )
+        cosines: Tensor = target_weights.squeeze(-1).abs() / weights.norm(dim=-1)
         return cosines.amax(-1)
 
     @property
@@ -138,8 +142,8 @@ class Secret:
         slots = torch.arange(self.k, device=target.device).unsqueeze(-1)
         order = slots - (slots > place).long()  # supports after the target move one place on
         sources = _pick(supports, order.clamp(max=self.k - 2))
-        here = (slots == place).reshape(self.k, -1, *[1] * (target.ndim - 1))
-        return torch.where(here, target, sources)
+        is_target = (slots == place).reshape(self.k, -1, *[1] * (target.ndim - 1))
+        return torch.where(is_target, target, sources)
 
     def target_of(self, sources: Tensor) -> Tensor:
         """Return the target's part (b, ...) of a tensor over the k sources (k, b, ...)."""
@@ -230,19 +234,19 @@ class Secret:
                 f"{self.k} sources cannot be decoded from {counted(self.m, 'message')}; "
                 "all-sources gradients need m >= k"
             )
-        own = torch.arange(self.k) == self.target.unsqueeze(-1)
+        is_target = torch.arange(self.k) == self.target.unsqueeze(-1)
         rows = torch.linalg.pinv(self.weights)
-        return torch.where(own.unsqueeze(-1), self.decoding.unsqueeze(-2), rows)
+        return torch.where(is_target.unsqueeze(-1), self.decoding.unsqueeze(-2), rows)
 
-    def _check(self, what: str, tensor: Tensor, count: int) -> None:
+    def _check(self, subject: str, tensor: Tensor, count: int) -> None:
         if tensor.ndim < 2 or tensor.shape[0] != count:
             raise ValueError(
-                f"{what} have shape {tuple(tensor.shape)}; this secret (m={self.m}, k={self.k}) "
+                f"{subject} have shape {tuple(tensor.shape)}; this secret (m={self.m}, k={self.k}) "
                 f"needs ({count}, b, ...)"
             )
         if self.samples not in (None, tensor.shape[1]):
             raise ValueError(
-                f"{what} have {counted(tensor.shape[1], 'sample')}; there are secrets for "
+                f"{subject} have {counted(tensor.shape[1], 'sample')}; there are secrets for "
                 f"{self.samples}"
             )
 

@@ -53,10 +53,10 @@ def divide(public: ExampleSet, supports: int) -> tuple[int, ExampleSet]:
 
 def distinct_texts(public: ExampleSet, first: int, enough: int) -> int:
     """Return how many distinct texts are among the `first` ones, and `enough` if they are more."""
-    seen: set[tuple[float, ...]] = set()
+    distinct: set[tuple[float, ...]] = set()
     for begin in range(0, first, _AT_ONCE):
         inputs, _ = fetch(public, np.arange(begin, min(begin + _AT_ONCE, first)))
-        seen |= {tuple(text[text != NOTHING].tolist()) for text in inputs}
-        if len(seen) >= enough:
+        distinct |= {tuple(text[text != NOTHING].tolist()) for text in inputs}
+        if len(distinct) >= enough:
             return enough
-    return len(seen)
+    return len(distinct)

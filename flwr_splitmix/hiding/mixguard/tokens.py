@@ -104,15 +104,15 @@ class SecretTokens:
         order = secret_uniform(inside.shape).masked_fill(~inside, 2.0).argsort(dim=1)
         secret = torch.zeros_like(inside)
         secret.scatter_(1, order[:, : self.count], value=True)
-        kept = (~secret).nonzero()[:, 1].reshape(batch, width).to(ids.device)
+        positions = (~secret).nonzero()[:, 1].reshape(batch, width).to(ids.device)
 
         def widened(fill: Tensor | int, old: Tensor) -> Tensor:
             new = torch.empty(batch, width + self.count, dtype=old.dtype, device=old.device)
             new[:] = fill
-            return new.scatter_(1, kept.to(old.device), old)
+            return new.scatter_(1, positions.to(old.device), old)
 
         drawn = self.draw(secret.shape).to(ids.device, ids.dtype)
-        return Inserted(widened(drawn, ids), widened(1, mask), kept)
+        return Inserted(widened(drawn, ids), widened(1, mask), positions)
 
     def remove(self, per_token: Tensor, positions: Tensor) -> Tensor:
         """Remove secret tokens from a per-token tensor.

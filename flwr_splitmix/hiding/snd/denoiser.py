@@ -52,12 +52,12 @@ class Denoiser(nn.Module):
     def forward(self, outputs: Tensor, states: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
         """Return the outputs without noise, of their dtype; mask (b, T) is 0 at padding."""
         exact = self.leave.weight.dtype
-        told = torch.cat([part.to(exact) for part in (outputs, states, noise)], dim=-1)
-        length = told.shape[1]
+        features = torch.cat([part.to(exact) for part in (outputs, states, noise)], dim=-1)
+        length = features.shape[1]
         ahead = None
         if self.causal:
-            ahead = torch.ones(length, length, dtype=torch.bool, device=told.device).triu(1)
-        within = self.blocks(self.enter(told), mask=ahead, src_key_padding_mask=mask == 0)
+            ahead = torch.ones(length, length, dtype=torch.bool, device=features.device).triu(1)
+        within = self.blocks(self.enter(features), mask=ahead, src_key_padding_mask=mask == 0)
         denoised: Tensor = outputs + self.leave(within).to(outputs.dtype)
         return denoised
 

@@ -25,9 +25,9 @@ def client_fn(context: Context) -> SplitClient:
     """Make the client of one node; 1,000 clients share the 6,000 images among them."""
     images = load_images("fashion-mnist-small", image_size=32).train
     first = int(context.node_config["partition-id"]) * EXAMPLES
-    own = (first + np.arange(EXAMPLES)) % len(images)
+    indices = (first + np.arange(EXAMPLES)) % len(images)
     return SplitClient(
-        copy.deepcopy(model().lower), images.subset(own), batch_size=BATCH, device="cpu"
+        copy.deepcopy(model().lower), images.subset(indices), batch_size=BATCH, device="cpu"
     )
 
 

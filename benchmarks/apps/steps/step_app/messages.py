@@ -47,8 +47,8 @@ class MessagesServer:
         RuntimeError
             If a client answers with an error.
         """
-        asked = {node: RecordDict({"config": self._config()}) for node in self.nodes}
-        replies = self._exchange("forward", asked)
+        requests = {node: RecordDict({"config": self._config()}) for node in self.nodes}
+        replies = self._exchange("forward", requests)
         smashed = {node: _tensor(r, "smashed").requires_grad_() for node, r in replies.items()}
         labels = torch.cat([_tensor(r, "labels") for r in replies.values()])
         self.optimizer.zero_grad()

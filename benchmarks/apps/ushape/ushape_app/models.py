@@ -158,14 +158,14 @@ class Passes:
                 public = self._run(self.head, self.ids)
                 self._run(self.trunk, public.repeat(-(-M // K), 1, 1)[: M * self.batch])
                 self._run(self.trunk, public[: self.batch])
-        own = self.ids[: self.batch]
-        hidden = self._run(self.head, own)
+        private = self.ids[: self.batch]
+        hidden = self._run(self.head, private)
         with torch.no_grad():
             self._run(self.head, self.ids[self.batch :])
         messages = hidden.detach().repeat(M, 1, 1).requires_grad_()
         outputs = self._run(self.trunk, messages)
         decoded = outputs.detach()[: self.batch].requires_grad_()
-        loss = text_loss(self._run(self.tail, decoded), own)
+        loss = text_loss(self._run(self.tail, decoded), private)
         loss.backward()  # type: ignore[no-untyped-call]
         assert decoded.grad is not None
         torch.autograd.backward(outputs, decoded.grad.repeat(M, 1, 1))

@@ -54,9 +54,9 @@ def time_steps(grid: Grid, config: dict[str, Any], link: TimedLink) -> dict[str,
         ]
         slowest = list(map(max, *(json.loads(file.read_text()) for file in files)))
         # Without the exchange that ends the round: it has no forward.
-        for exchange, own in list(zip(exchanges, slowest, strict=True))[WARM_UP:-1]:
-            stream.append(exchange - own)
-            computed.append(own)
+        for exchange, computing in list(zip(exchanges, slowest, strict=True))[WARM_UP:-1]:
+            stream.append(exchange - computing)
+            computed.append(computing)
     return {
         "stream_ms": stream,
         "clients_ms": computed,
