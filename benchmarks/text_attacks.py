@@ -258,11 +258,11 @@ def print_tables(figures: dict[str, Any]) -> None:
         names = sorted({name.split(" | ")[1] for name in cells})
         rows = []
         for row in dict.fromkeys(name.split(" | ")[0] for name in cells):
-            rows.append([row, *(_said(cells[f"{row} | {name}"]) for name in names)])
+            rows.append([row, *(_cell_text(cells[f"{row} | {name}"]) for name in names)])
         show(f"{cut}: token accuracy / ROUGE-L (floor)", ("", *names), rows)
 
 
-def _said(cell: dict[str, Any]) -> str:
+def _cell_text(cell: dict[str, Any]) -> str:
     if "not applicable" in cell:
         return "n. a."
     accuracy, rouge = cell["token accuracy"], cell["ROUGE-L"]

@@ -17,16 +17,16 @@ class Once:
     """
 
     def __init__(self) -> None:
-        self._done: set[Any] = set()
+        self._keys: set[Any] = set()
 
     def __contains__(self, key: Hashable) -> bool:
         """Return whether a key was asked for before; this does not ask for it."""
-        return key in self._done
+        return key in self._keys
 
     def first(self, key: Hashable) -> bool:
         """Return whether a key is asked for the first time."""
-        new = key not in self._done
-        self._done.add(key)
+        new = key not in self._keys
+        self._keys.add(key)
         return new
 
     def new(self, keys: Iterable[Key]) -> list[Key]:
@@ -35,12 +35,12 @@ class Once:
 
     def forget(self) -> None:
         """Forget all keys: each is asked for the first time again."""
-        self._done.clear()
+        self._keys.clear()
 
     def state(self) -> list[Any]:
         """Return the keys, sorted, for a checkpoint: they are all text, or all numbers."""
-        return sorted(self._done)
+        return sorted(self._keys)
 
     def restore(self, keys: Iterable[Hashable]) -> None:
         """Take these keys for asked for, too."""
-        self._done.update(keys)
+        self._keys.update(keys)

@@ -53,7 +53,7 @@ class NoPeek(Hiding):
             )
         super().__init__()
         self.dcor_weight = dcor_weight
-        self._seen: list[Tensor] = []
+        self._correlations: list[Tensor] = []
 
     @classmethod
     def least_batch(cls, *, texts: bool) -> int:
@@ -63,7 +63,7 @@ class NoPeek(Hiding):
     def attach(self, side: ClientSide) -> None:
         """Begin a round."""
         super().attach(side)
-        self._seen.clear()
+        self._correlations.clear()
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Send the hidden states unchanged; in training, attach the penalty.
@@ -83,7 +83,7 @@ class NoPeek(Hiding):
             if len(x) > 1:
                 correlation = distance_correlation(x.flatten(1), y.flatten(1))
                 sent.penalty = self.dcor_weight * correlation
-                self._seen.append(correlation.detach())
+                self._correlations.append(correlation.detach())
         return sent
 
     def _of_tokens(self, batch: MaskedBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,9 +102,9 @@ class NoPeek(Hiding):
 
     def metrics(self) -> dict[str, float]:
         """Return the mean distance correlation of the round's batches with several samples."""
-        if not self._seen:
+        if not self._correlations:
             return {}
-        return {"distance-correlation": float(torch.stack(self._seen).mean())}
+        return {"distance-correlation": float(torch.stack(self._correlations).mean())}
 
 
 def distance_correlation(x: Tensor, y: Tensor) -> Tensor:

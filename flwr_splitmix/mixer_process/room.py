@@ -62,7 +62,7 @@ class MixingRoom:
         self._once = Once()
         # The stream may end, in another thread, during a call.
         self._lock = threading.Lock()
-        self._left = False
+        self._has_ended = False
         self.longest_call = SMALL_CALL
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -86,7 +86,7 @@ class MixingRoom:
     def leave(self) -> None:
         """Release the nodes, if the round has not been closed, without waiting for them."""
         with self._lock:
-            self._left = True
+            self._has_ended = True
             for line in self._lines.values():
                 line.end("leave", "the ServerApp has ended the round")
                 line.abandon("the ServerApp has ended the round")
@@ -125,7 +125,7 @@ class MixingRoom:
         # New for every stream: a token of another round, or of an earlier attempt, is not valid.
         kind = f"train {secrets.token_hex(8)}"
         with self._lock:
-            if self._left:
+            if self._has_ended:
                 raise RefusedError("the ServerApp has ended the round")
             for client, node in opening.clients.items():
                 self._admissions[client] = self._mint.admission(node, client, opening.round, kind)

@@ -32,7 +32,7 @@ class Fact:
     joined: Callable[[Any, Any], Any]
 
 
-def _own(outer: Any, inner: Any) -> Any:
+def _outer(outer: Any, inner: Any) -> Any:
     return outer
 
 
@@ -105,17 +105,17 @@ class MixerFacts:
     """
 
     shares: ClassVar[Annotated[tuple[type[Share], ...], Fact(_check_shares, _all)]] = ()
-    cover: Annotated[Cover, Fact(_COVER, _own)] = "partition"
+    cover: Annotated[Cover, Fact(_COVER, _outer)] = "partition"
     positions: Annotated[Literal["upper"] | None, Fact(_check_positions, _either)] = None
     raw_inputs_cross: Annotated[bool, Fact(check_truth, _either)] = False
     takes_noise: Annotated[bool, Fact(check_truth, _both)] = True
     min_members: Annotated[int, Fact(partial(whole_number, least=1), max)] = 1
-    regroup: Annotated[Regroup, Fact(_REGROUP, _own)] = "step"
+    regroup: Annotated[Regroup, Fact(_REGROUP, _outer)] = "step"
     needs_whole_batch: Annotated[bool, Fact(check_truth, _either)] = False
-    k: Annotated[int, Fact(_COUNT, _own)] = 0
-    min_patches: Annotated[int, Fact(_COUNT, _own)] = 0
+    k: Annotated[int, Fact(_COUNT, _outer)] = 0
+    min_patches: Annotated[int, Fact(_COUNT, _outer)] = 0
     k_times: Annotated[bool, Fact(check_truth, _either)] = False
-    mask_per_sample: Annotated[bool, Fact(check_truth, _own)] = False
+    mask_per_sample: Annotated[bool, Fact(check_truth, _outer)] = False
 
 
 def _fact(hint: Any) -> Fact:

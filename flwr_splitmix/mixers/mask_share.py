@@ -68,7 +68,7 @@ class MaskShare(Share):
             lie outside 0..N-1, or if one is given twice, so that a patch would be sent more often
             than the accounting of noise knows.
         """
-        positions, count = self._kept(batch), self.count()
+        positions, count = self._kept_positions(batch), self.count()
         if not isinstance(positions, Tensor) or positions.dtype != torch.int64:
             kind = positions.dtype if isinstance(positions, Tensor) else type(positions).__name__
             raise ValueError(
@@ -111,7 +111,7 @@ class MaskShare(Share):
 
     def place(self, mixed: Tensor, upload: Tensor) -> None:
         """Write the kept patches to their positions and add the prefix."""
-        at = self._kept(len(mixed)).to(mixed.device)
+        at = self._kept_positions(len(mixed)).to(mixed.device)
         patches, uploaded_patches = mixed[:, self.prefix :], upload[:, self.prefix :]
         if at.ndim == 1:
             patches.index_add_(1, at, uploaded_patches)
@@ -131,7 +131,7 @@ class MaskShare(Share):
         """Whether there are prefix tokens; each patch is one member's."""
         return self.prefix > 0
 
-    def _kept(self, batch: int) -> Tensor:
+    def _kept_positions(self, batch: int) -> Tensor:
         """Return the kept patches, unchecked."""
         return self.positions(batch)
 
@@ -203,7 +203,7 @@ class PatchShare(MaskShare):
 
     def kept_patches(self, batch: int) -> Tensor:
         """Return the kept patches; see `MaskShare.kept_patches`."""
-        return self._kept(batch) if self._sliced else super().kept_patches(batch)
+        return self._kept_positions(batch) if self._sliced else super().kept_patches(batch)
 
     def part(self, first: int) -> Self:
         """Return the share for the samples from `first` on, which keep their patches.
@@ -215,7 +215,7 @@ class PatchShare(MaskShare):
         return replace(self, first=self.first + first)
 
     @final
-    def _kept(self, batch: int) -> Tensor:
+    def _kept_positions(self, batch: int) -> Tensor:
         """Return the kept patches of `batch` samples from sample `first` on, unchecked."""
         positions = self.positions(self.first + batch)
         return positions[self.first :] if positions.ndim == 2 else positions

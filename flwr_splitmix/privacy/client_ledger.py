@@ -36,7 +36,7 @@ class ClientLedger(Ledger):
 
     def _begin(self) -> None:
         self._id = secrets.token_hex(8)
-        self._taken = b""
+        self._loaded_digest = b""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as JSON values, which say that they are this ledger's."""
@@ -45,9 +45,9 @@ class ClientLedger(Ledger):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; errors as for `Ledger`."""
         digest = sha256(json.dumps(state, sort_keys=True).encode()).digest()
-        if state.get("of") == self._id or digest == self._taken:
+        if state.get("of") == self._id or digest == self._loaded_digest:
             return
         spent = self.total()
         super().load_state_dict(state)
         self.post(spent)
-        self._taken = digest
+        self._loaded_digest = digest

@@ -160,23 +160,23 @@ class SharedJournal:
     def __init__(self, path: Path, *, durable: bool = True) -> None:
         self.path = path
         self._durable = durable
-        self._held: Journal | None = None
-        self._seen: str | None = None
+        self._open_journal: Journal | None = None
+        self._seen_state: str | None = None
         with self.held():
             pass
 
     @contextmanager
     def held(self) -> Iterator[Journal]:
         """Hold the journal; within, another process can neither write it nor hold it."""
-        if self._held is not None:
-            yield self._held
+        if self._open_journal is not None:
+            yield self._open_journal
             return
         journal = Journal(self.path, verify=False, durable=self._durable, wait=WAIT)
-        self._held = journal
+        self._open_journal = journal
         try:
             yield journal
         finally:
-            self._held = None
+            self._open_journal = None
             journal.close()
 
     def append(self, *entries: Mapping[str, Any]) -> None:
@@ -187,11 +187,11 @@ class SharedJournal:
     @property
     def changed(self) -> bool:
         """Whether the file is another than at the last `note_seen`."""
-        return self._seen != self._state()
+        return self._seen_state != self._state()
 
     def note_seen(self) -> None:
         """Take the file as it is now for known."""
-        self._seen = self._state()
+        self._seen_state = self._state()
 
     def _state(self) -> str:
         with self.held() as journal:

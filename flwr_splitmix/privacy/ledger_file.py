@@ -73,7 +73,7 @@ class LedgerFile:
 
     def __init__(self, path: Path, run: str, records: int) -> None:
         self._journal = SharedJournal(path)
-        self._own = (run, records)
+        self._key = (run, records)
         self._head = 0
         with self._journal.held() as journal:
             self._begin(journal)
@@ -84,8 +84,8 @@ class LedgerFile:
         with self._journal.held() as journal:
             if self._journal.changed:
                 heads, ledgers, begun = self._read()
-                if self._own not in heads:  # another run has begun, and summed up all before it
-                    journal.append(_first_line(*self._own))
+                if self._key not in heads:  # another run has begun, and summed up all before it
+                    journal.append(_first_line(*self._key))
                     heads, ledgers, begun = self._read()
                 self._take(journal, heads, ledgers, begun)
             yield
@@ -116,9 +116,9 @@ class LedgerFile:
     def _begin(self, journal: Journal) -> None:
         """Go on with this run's charges, or begin them after the sum of all earlier ones."""
         heads, ledgers, begun = self._read()
-        if self._own not in heads:
+        if self._key not in heads:
             carried = [_plain(ledger.total(), None) for ledger in ledgers]
-            journal.replace([_first_line(*self._own), *carried])
+            journal.replace([_first_line(*self._key), *carried])
             heads, ledgers, begun = self._read()
         self._take(journal, heads, ledgers, begun)
 
@@ -181,7 +181,7 @@ class LedgerFile:
                     for head, ledger, places in zip(heads, ledgers, begun, strict=True)
                 ]
             )
-        self._head = heads.index(self._own)
+        self._head = heads.index(self._key)
         self.begun = begun[self._head]
         self.ledger = ledgers[self._head]
         for number, ledger in enumerate(ledgers):

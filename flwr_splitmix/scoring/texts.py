@@ -74,8 +74,8 @@ def scored(labels: Tensor) -> Tensor:
     labels
         int64 (b,), classes; or (b, T), tokens, of which a text's first is never predicted.
     """
-    predicted = labels[:, 1:] if labels.dim() == 2 else labels
-    return predicted[predicted != IGNORED]
+    targets = labels[:, 1:] if labels.dim() == 2 else labels
+    return targets[targets != IGNORED]
 
 
 def text_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
@@ -179,12 +179,12 @@ class ClassScores(TextScores):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: list[Tensor] = []
+        self._predictions: list[Tensor] = []
         self._labels: list[Tensor] = []
 
     def add(self, logits: Tensor, batch: MaskedBatch) -> MaskedBatch | None:
         """Score a batch of classes."""
-        self._said.append(logits.argmax(-1).cpu())
+        self._predictions.append(logits.argmax(-1).cpu())
         self._labels.append(batch.labels.cpu())
         return super().add(logits, batch)
 
@@ -196,7 +196,7 @@ class ClassScores(TextScores):
         with needed_for("Matthews' correlation", "language"):
             from sklearn.metrics import matthews_corrcoef
 
-        matthews = matthews_corrcoef(labels, torch.cat(self._said).numpy())
+        matthews = matthews_corrcoef(labels, torch.cat(self._predictions).numpy())
         return {**super().result(), "matthews": float(matthews)}
 
 

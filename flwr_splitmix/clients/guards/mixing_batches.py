@@ -86,8 +86,8 @@ def mixing_batch(data: ExampleSet, size: int) -> tuple[str, str]:
 
 
 def _tried(data: ExampleSet, rows: np.ndarray) -> tuple[str, str]:
-    before, drawn = _made(data, rows)
-    if not _alike(before, _made(data, rows)[0]):
+    before, drawn = _drawn_batch(data, rows)
+    if not _alike(before, _drawn_batch(data, rows)[0]):
         return "", "it draws random numbers that are not seeded, or counts its calls"
     depends = fits = False
     for place in range(len(rows)):
@@ -117,10 +117,10 @@ def _replaced(
     for candidate in fresh if len(fresh) else candidates:
         replaced = rows.copy()
         replaced[place] = candidate
-        yield _made(data, replaced)
+        yield _drawn_batch(data, replaced)
 
 
-def _made(data: ExampleSet, rows: np.ndarray) -> tuple[Example, tuple[float, ...]]:
+def _drawn_batch(data: ExampleSet, rows: np.ndarray) -> tuple[Example, tuple[float, ...]]:
     """Return a batch, and the numbers that random generators give next."""
     with seeded_draws(torch.device("cpu"), 0), seeded_secrets():
         inputs, labels = fetch(data, rows, floats=True)

@@ -32,7 +32,7 @@ class NodeRemarks:
     def __init__(self, policy: NodePolicy) -> None:
         self._unlimited = policy.allow_plain is False and policy.max_epsilon is None
         self._spreads = policy.spreads
-        self._told = Once()
+        self._once = Once()
         self._looked = False
 
     def admit(
@@ -61,7 +61,7 @@ class NodeRemarks:
             If patches are to be masked whose content other tokens have, too, or it cannot be told,
             and the node has `allow-spreading` = false.
         """
-        if self._unlimited and self._told.first(PLAIN):
+        if self._unlimited and self._once.first(PLAIN):
             log.warning(
                 "client %d: this node has allow-plain = false and no max-epsilon, so that the run "
                 "chooses how little noise there is, down to noise that hides nothing: every upload "
@@ -69,7 +69,7 @@ class NodeRemarks:
                 client,
             )
         masked = any(share.masked for share in shares if share is not None)
-        if masked and not self._looked and not (self._spreads and SPREADING in self._told):
+        if masked and not self._looked and not (self._spreads and SPREADING in self._once):
             self._look(client, segment, examples())
 
     def _look(self, client: int, segment: nn.Module, inputs: Tensor) -> None:
@@ -92,7 +92,7 @@ class NodeRemarks:
                 "patch: cut the model before such layers, as at a ViT's embedding"
             )
         self._looked = True
-        if self._spreads and self._told.first(SPREADING) and remark:
+        if self._spreads and self._once.first(SPREADING) and remark:
             log.warning(
                 "client %d: %s; then masks hide no patch, and a server that chooses the first "
                 "weights reads those that are not sent from those that are (allow-spreading = "
@@ -103,8 +103,8 @@ class NodeRemarks:
 
     def state(self) -> list[str]:
         """Return what was told, sorted."""
-        return self._told.state()
+        return self._once.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a client's state, which may lack it."""
-        self._told.restore(state.get("told", ()))
+        self._once.restore(state.get("told", ()))

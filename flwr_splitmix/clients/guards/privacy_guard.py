@@ -139,7 +139,7 @@ class PrivacyGuard:
         if self._attempts:
             earlier = self._attempts.owed(shares, size, begun.records_of)
         self.limits.require_epsilon([event for owed, _ in earlier for event in owed])
-        with self._held():  # between look and charge no other run may charge
+        with self._held_file():  # between look and charge no other run may charge
             return self._pays(events, records, begun.order.client, earlier)
 
     def _pays(
@@ -173,7 +173,7 @@ class PrivacyGuard:
         return True
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
+    def _held_file(self) -> Iterator[None]:
         """Hold the node's file, if there is one."""
         try:
             with nullcontext() if self._file is None else self._file.held():
@@ -190,7 +190,7 @@ class PrivacyGuard:
         if self._file is None:
             self.ledger.charge(*events, records=records)
             return
-        with self._held():
+        with self._held_file():
             place = None if records is None or not begins else self._begins
             self._file.charge(self.ledger.price(*events), records, begins=place)
 

@@ -99,9 +99,9 @@ class BatchInFlight:
         self._lower, self._guard = lower, guard
         self._inputs = batch.inputs if tells else None
         self._learned = False  # whether a gradient of any part has been accumulated
-        self._left: StepBatch | None = batch  # None: all of it is sent
+        self._remaining: StepBatch | None = batch  # None: all of it is sent
         self._samples = samples // parts
-        self._sent = 0
+        self._parts_sent = 0
         self._delivered = 0
         self._anchors: list[Sequence[Tensor | None]] = []
 
@@ -135,14 +135,14 @@ class BatchInFlight:
     def _next_part(
         self, number: int, part: int, parts: int, plan: WireShares
     ) -> tuple[Sequence[Share | None], StepBatch]:
-        request, expected = (number, part, parts), (self.number, self._sent, self._parts)
-        batch = self._left
+        request, expected = (number, part, parts), (self.number, self._parts_sent, self._parts)
+        batch = self._remaining
         if request != expected or plan != self._plan or batch is None:
             raise ClientError("the server asks for a part of a batch out of turn, or otherwise")
-        first = self._sent * self._samples
-        self._sent += 1
-        if self._sent == self._parts:
-            self._left = None
+        first = self._parts_sent * self._samples
+        self._parts_sent += 1
+        if self._parts_sent == self._parts:
+            self._remaining = None
         if self._parts == 1:
             return self._shares, batch
         shares = [None if share is None else share.part(first) for share in self._shares]

@@ -27,13 +27,13 @@ class PublicCalibration:
         self._messenger = messenger
         self._hiding = messenger.hiding
         self._sent: list[Sent] = []
-        self._due = self._taken = 0  # steps before the first batch
+        self._steps_due = self._steps_taken = 0  # steps before the first batch
 
     def begin_round(self) -> int:
         """Return how many steps are due before a round's first batch."""
         self.forget()
-        self._due, self._taken = self._hiding.calibration_steps, 0
-        return self._due
+        self._steps_due, self._steps_taken = self._hiding.calibration_steps, 0
+        return self._steps_due
 
     def forget(self) -> None:
         """Drop public texts that await their answer."""
@@ -62,8 +62,8 @@ class PublicCalibration:
 
     def take_step(self, public: Sequence[Sequence[Tensor]]) -> None:
         """Take one of the steps before the first batch; `public` is as for `learn`."""
-        self._learn(public, self._taken)
-        self._taken += 1
+        self._learn(public, self._steps_taken)
+        self._steps_taken += 1
 
     def learn(self, public: Sequence[Sequence[Tensor]]) -> None:
         """Learn alongside training.
@@ -94,7 +94,11 @@ class PublicCalibration:
         What the hiding does to private texts may depend on them, as MixGuard's noise on gradients
         does.
         """
-        if (missing_steps := min(self._due - self._taken, self._hiding.calibration_steps)) > 0:
+        if (
+            missing_steps := min(
+                self._steps_due - self._steps_taken, self._hiding.calibration_steps
+            )
+        ) > 0:
             raise ClientError(
                 f"this client calibrates for {counted(missing_steps, 'more step')} before it sends "
                 "private texts: the server must do them (encode_public, decode_public), or the "
