@@ -36,6 +36,7 @@ from flwr_splitmix.data.texts.tokens import LongTextsCount
 from flwr_splitmix.hiding.making import hiding_options, needs_public
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.language import LanguageParts
+from flwr_splitmix.server.nodes.participants import size_of_draw
 from flwr_splitmix.words import counted, listed
 
 MOST_ROWS = 4000
@@ -185,5 +186,5 @@ class _Opened:
         config, report = self._config, self._report
         if self._model is None:
             return
-        clients = max(config.min_nodes or 1, round(config.fraction_train * report.nodes))
+        clients = size_of_draw(report.nodes, config.min_nodes or 1, config.fraction_train)
         report.advice = advise(config, *self._model, self._tokens, clients, setting)

@@ -49,10 +49,10 @@ class Stopwatch(Observer):
         if self._began is not None:
             self._steps.append(1000 * (now - self._began))
         if self.between is not None and event.number % self.every == 0:
-            now = time.perf_counter()
+            began = time.perf_counter()
             self.between()
             if self._began is not None or self.every > 1:
-                self._others.append(1000 * (time.perf_counter() - now))
+                self._others.append(1000 * (time.perf_counter() - began))
         self._began = time.perf_counter()
 
     def on_round(self, event: RoundDone) -> None:
