@@ -32,36 +32,36 @@ class AppleGpu(TorchFunctionMode):
                 return MPS
             if func is Tensor.as_subclass:
                 return func(*args, **kwargs)
-            here = [t for t in _tensors((args, kwargs)) if t.dim()]
+            tensors = [t for t in _tensors((args, kwargs)) if t.dim()]
             gpu = any(isinstance(t, OnGpu) for t in _tensors((args, kwargs)))
             name = getattr(func, "__name__", "")
             if name == "cpu":
                 return args[0].as_subclass(Tensor)
             if name == "to":
-                given = [a for a in (*args[1:], *kwargs.values()) if not isinstance(a, bool)]
-                devices = [_device(a) for a in given if not isinstance(a, torch.dtype)]
-                dtypes = [a for a in given if isinstance(a, torch.dtype)]
-                dtypes += [a.dtype for a in given if isinstance(a, Tensor)]
+                arguments = [a for a in (*args[1:], *kwargs.values()) if not isinstance(a, bool)]
+                devices = [_device(a) for a in arguments if not isinstance(a, torch.dtype)]
+                dtypes = [a for a in arguments if isinstance(a, torch.dtype)]
+                dtypes += [a.dtype for a in arguments if isinstance(a, Tensor)]
                 gpu = devices[0] == MPS if devices else gpu
-                made = args[0].as_subclass(Tensor).to(dtypes[0] if dtypes else args[0].dtype)
-                return self._placed(made, gpu)
-            if len({isinstance(t, OnGpu) for t in here}) > 1:
+                converted = args[0].as_subclass(Tensor).to(dtypes[0] if dtypes else args[0].dtype)
+                return self._placed(converted, gpu)
+            if len({isinstance(t, OnGpu) for t in tensors}) > 1:
                 raise RuntimeError(f"{name}: expected all tensors to be on the same device")
             if kwargs.get("device") is not None and torch.device(kwargs["device"]) == MPS:
                 kwargs["device"], gpu = "cpu", True
             return self._placed(func(*args, **kwargs), gpu)
 
-    def _placed(self, made: Any, gpu: bool) -> Any:
-        if isinstance(made, (tuple, list)):
-            placed = [self._placed(one, gpu) for one in made]
-            return placed if type(made) in (tuple, list) else tuple(placed)
-        if not isinstance(made, Tensor):
-            return made
-        if gpu and made.dtype == torch.float64:
+    def _placed(self, output: Any, gpu: bool) -> Any:
+        if isinstance(output, (tuple, list)):
+            placed = [self._placed(one, gpu) for one in output]
+            return placed if type(output) in (tuple, list) else tuple(placed)
+        if not isinstance(output, Tensor):
+            return output
+        if gpu and output.dtype == torch.float64:
             raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
-        if isinstance(made, OnGpu) == gpu:
-            return made  # as a subclass it would be a view, and no leaf
-        return made.as_subclass(OnGpu if gpu else Tensor)
+        if isinstance(output, OnGpu) == gpu:
+            return output  # as a subclass it would be a view, and no leaf
+        return output.as_subclass(OnGpu if gpu else Tensor)
 
 
 def _device(named: Tensor | torch.device | str) -> torch.device:

@@ -16,9 +16,9 @@ from tests.observers.ledger_exchanges import DELTA, cost, mask, says
 
 
 def begin(
-    ledgers: ClientLedgers, server_round: int, *clients: int, **said: Any
+    ledgers: ClientLedgers, server_round: int, *clients: int, **fields: Any
 ) -> Mapping[int, SplitDescription]:
-    descriptions = dict.fromkeys(clients, says(server_round, **said))
+    descriptions = dict.fromkeys(clients, says(server_round, **fields))
     ledgers.begin(server_round, descriptions, {})
     return descriptions
 
@@ -68,10 +68,10 @@ def test_a_round_that_is_drawn_again_before_its_first_batch_is_charged_once() ->
 
 def test_a_request_charges_earlier_attempts_and_returns_the_shares_of_the_batch() -> None:
     ledgers = ClientLedgers(DELTA)
-    said = begin(ledgers, 1, 0)
+    descriptions = begin(ledgers, 1, 0)
     ledgers.note_interrupted([0])
     assert ledgers.statements()[0].unbounded_because == (UNBOUNDED["owed"],)
-    ledgers.begin(1, said, {0: [1]})
+    ledgers.begin(1, descriptions, {0: [1]})
     assert ledgers.charge_request(0, [mask(4).to_wire(), None]) == [mask(4), None]
     assert ledgers.statements()[0].unbounded_because == ()
     assert spent(ledgers, 0) == pytest.approx(2 * cost(8))  # everything, in both passes

@@ -13,7 +13,7 @@ SAID = {"batch-size": 4, "num-examples": 12, "prefix": 0, "patches": 9, "width":
 
 
 @pytest.mark.parametrize(
-    ("said", "copies"),
+    ("fields", "copies"),
     [
         ({"state-round": 0}, 1),
         ({"state-round": 1}, 2),
@@ -23,10 +23,10 @@ SAID = {"batch-size": 4, "num-examples": 12, "prefix": 0, "patches": 9, "width":
     ids=str,
 )
 def test_a_client_met_after_a_round_may_stand_amid_a_pass_unless_it_says_where(
-    said: dict[str, Any], copies: int
+    fields: dict[str, Any], copies: int
 ) -> None:
     """Taken for the beginning of a pass, a record that occurs twice would be charged once."""
-    described = read_description({**SAID, **said})
+    described = read_description({**SAID, **fields})
     assert isinstance(described, SplitDescription)
     met = DataPass.met(described)
     met.begin_round(2, described, [], goes_on=False)

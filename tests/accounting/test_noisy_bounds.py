@@ -70,8 +70,8 @@ def test_neighbouring_batches_move_an_upload_by_the_stated_sensitivity_at_most(
     moved = share.upload(first)[0] - share.upload(second)[0]
     assert not moved[1:].any()  # a record moves no other sample
     # Slopes are S^2 / (2 sigma^2).
-    told = replace(share, noise=replace(noise, sigma_s=1.0, sigma_y=1.0))
-    stated = 2 * release_costs(release_of(told, tokens_of(inner), D), "replace")[0]
+    unit_share = replace(share, noise=replace(noise, sigma_s=1.0, sigma_y=1.0))
+    stated = 2 * release_costs(release_of(unit_share, tokens_of(inner), D), "replace")[0]
     assert float(moved.square().sum()) <= stated * (1 + 1e-9)
 
 
@@ -95,13 +95,13 @@ def test_the_worst_pair_moves_it_by_just_the_closed_form(
 ) -> None:
     """Opposite records, larger than any clip, that lie in the kept patches alone."""
     share = NoisyShare.around(inner, replace(SILENT, clip=clip), L)
-    kept = torch.zeros(1, tokens_of(inner), D, dtype=torch.float64)
-    inner.place(kept, torch.ones(inner.upload_shape((1, tokens_of(inner), D))).double())
-    record = 1e3 * kept
+    kept_patches = torch.zeros(1, tokens_of(inner), D, dtype=torch.float64)
+    inner.place(kept_patches, torch.ones(inner.upload_shape((1, tokens_of(inner), D))).double())
+    record = 1e3 * kept_patches
     moved = share.upload(record)[0] - share.upload(-record)[0]
     assert float(moved.square().sum()) == pytest.approx(squared, abs=1e-12)
-    told = replace(share, noise=replace(share.noise, sigma_s=1.0, sigma_y=1.0))
-    stated = 2 * release_costs(release_of(told, tokens_of(inner), D), "replace")
+    unit_share = replace(share, noise=replace(share.noise, sigma_s=1.0, sigma_y=1.0))
+    stated = 2 * release_costs(release_of(unit_share, tokens_of(inner), D), "replace")
     assert stated[0] == pytest.approx(squared, abs=1e-12)
     # A replaced one-hot label moves two numbers, each by lam.
     assert stated[1] == pytest.approx(2 * inner.lam**2, abs=1e-12)
@@ -112,8 +112,8 @@ def test_the_worst_pair_moves_it_by_just_the_closed_form(
 def test_a_mask_that_keeps_more_than_it_says_is_charged_in_full() -> None:
     """A server that announces a small ratio for a large mask gains nothing."""
     liar = replace(PATCHES, lam=0.125, start=0, stop=N)
-    told = release_of(noisy(liar), N, D)
-    assert told == release_of(noisy(FullShare()), N, D)
+    release = release_of(noisy(liar), N, D)
+    assert release == release_of(noisy(FullShare()), N, D)
     # Cutout keeps half of the patches and weighs its label fully.
     assert release_of(noisy(CUTOUT), N, D).ratio == 1
 
@@ -156,8 +156,8 @@ def test_what_has_no_noise_or_is_not_understood_has_no_bound() -> None:
         def upload(self, smashed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return smashed, smashed
 
-    told = noisy(FullShare())
-    silent = Silent(**{field.name: getattr(told, field.name) for field in fields(told)})
+    bounded = noisy(FullShare())
+    silent = Silent(**{field.name: getattr(bounded, field.name) for field in fields(bounded)})
     unbounded = [noisy(kind()) for kind in (Own, Louder, Mixed, Below, Placed, Parted)]
     for share in (FullShare(), PATCHES, EMPTY, *unbounded, silent):
         assert np.isinf(release_costs(release_of(share, N, D), "replace")).all()
@@ -185,17 +185,17 @@ def test_no_attack_on_an_upload_shows_more_than_its_ledger_grants(
     inner: Share, everywhere: Any, place: Any
 ) -> None:
     """Two records as far apart as clip and label allow, told apart by the best linear score."""
-    told = noisy(inner, smashed_noise=everywhere, label_noise=place, sigma_s=1.0, sigma_y=1.0)
-    slopes = release_costs(release_of(told, N, D), "replace")
+    unit_share = noisy(inner, smashed_noise=everywhere, label_noise=place, sigma_s=1.0, sigma_y=1.0)
+    slopes = release_costs(release_of(unit_share, N, D), "replace")
     sigma_s, sigma_y = np.sqrt(2 * slopes)  # a shift of one standard deviation in either part
-    share = replace(told, noise=replace(told.noise, sigma_s=sigma_s, sigma_y=sigma_y))
+    share = replace(unit_share, noise=replace(unit_share.noise, sigma_s=sigma_s, sigma_y=sigma_y))
 
     def seen(sign: float, label: int) -> np.ndarray:
         record = torch.zeros(DRAWS, N, D)
         record[:, :, 0] = sign * 50
-        sent, _ = share.upload(record)
+        upload, _ = share.upload(record)
         soft = share.upload_labels(torch.full((DRAWS,), label), torch.float32)
-        return torch.cat([sent.flatten(1), soft], dim=1).numpy()
+        return torch.cat([upload.flatten(1), soft], dim=1).numpy()
 
     first, second, first_again, second_again = (
         seen(*record) for record in ((1.0, 0), (-1.0, 1), (1.0, 0), (-1.0, 1))

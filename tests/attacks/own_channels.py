@@ -22,8 +22,8 @@ class ChannelShare(Share):
     stop: int
 
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
-        kept = smashed[..., self.start : self.stop]
-        return kept, kept
+        channels = smashed[..., self.start : self.stop]
+        return channels, channels
 
     def upload_shape(self, smashed: tuple[int, int, int]) -> tuple[int, int, int]:
         return smashed[0], smashed[1], len(range(smashed[2])[self.start : self.stop])

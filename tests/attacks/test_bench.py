@@ -52,8 +52,8 @@ def test_the_vault_has_the_images_that_were_sent(method: str) -> None:
         with torch.no_grad():
             smashed = fresh(system.knowledge.normalise(images))
         ratio = release.lam if method == "MixupSL" else 1.0
-        wanted = ratio * smashed * release.mask[:, :, None]
-        assert torch.allclose(release.smashed, wanted, atol=1e-5)
+        expected = ratio * smashed * release.mask[:, :, None]
+        assert torch.allclose(release.smashed, expected, atol=1e-5)
         assert release.labels is not None
         assert torch.equal(release.labels, pictures.labels[batches[release.client]])
 
@@ -81,8 +81,8 @@ def test_mixtures_are_made_again_from_the_recording(method: str) -> None:
     whole, back = sees.event.mixed.smashed, sees.event.result.gradient
     starts = range(0, len(whole), 8)
     for start in range(0, len(mixed.smashed), 8):
-        own = mixed.smashed[start : start + 8]
-        (at,) = (other for other in starts if torch.equal(own, whole[other : other + 8]))
+        batch = mixed.smashed[start : start + 8]
+        (at,) = (other for other in starts if torch.equal(batch, whole[other : other + 8]))
         assert torch.equal(step.gradient[start : start + 8], back[at : at + 8])
     assert {0, 1} <= set(step.uploads)
 
@@ -112,10 +112,10 @@ def test_a_case_has_both_kinds_of_victims_and_they_are_disjoint_from_public_imag
 
 def test_a_victim_on_disk_is_loaded_as_it_was(tmp_path: Path) -> None:
     victim = small("CutMixSL", rounds=1)
-    made = train_victim(victim, directory=tmp_path)
+    trained = train_victim(victim, directory=tmp_path)
     loaded = train_victim(victim, directory=tmp_path)
-    assert loaded.summary == made.summary
-    one, other = (system.case("server", trained=8, held_out=8) for system in (made, loaded))
+    assert loaded.summary == trained.summary
+    one, other = (system.case("server", trained=8, held_out=8) for system in (trained, loaded))
     for release, again in zip(one.view.releases, other.view.releases, strict=True):
         assert torch.equal(release.smashed, again.smashed)
     with pytest.raises(ValueError, match="holds another victim"):
@@ -129,8 +129,8 @@ def test_repeated_releases_have_new_masks() -> None:
         assert release.mask is not None
         for row, (victim,) in enumerate(origin.sources.tolist()):
             masks.setdefault(victim, []).append(release.mask[row])
-    assert {len(own) for own in masks.values()} == {3}
-    assert any(not torch.equal(own[0], own[1]) for own in masks.values())
+    assert {len(victim_masks) for victim_masks in masks.values()} == {3}
+    assert any(not torch.equal(victim_masks[0], victim_masks[1]) for victim_masks in masks.values())
 
 
 @pytest.mark.parametrize("method", ["PSL", "CutMixSL", "CutMixSFL", "BatchShuffleSL"])
@@ -142,29 +142,30 @@ def test_an_image_that_is_released_often_is_released_by_one_client(method: str) 
         for victim in origin.sources[:, 0].tolist():
             senders.setdefault(victim, []).append(release.client)
     assert len(senders) == 20
-    assert all(len(set(own)) == 1 and len(own) >= 4 for own in senders.values())
-    assert {own[0] for own in senders.values()} == {0, 1}
+    assert all(len(set(clients)) == 1 and len(clients) >= 4 for clients in senders.values())
+    assert {clients[0] for clients in senders.values()} == {0, 1}
 
 
 @pytest.mark.parametrize("method", ["PSL", "CutMixSL"])
 def test_training_images_are_released_once_more_by_their_own_client(method: str) -> None:
     system = attacked(method)
     case = system.case("server", trained=30, held_out=0, again=True)
-    own = {client: Pictures.of(data) for client, data in system.vault.data.items()}
-    sent = set()
+    pictures = {client: Pictures.of(data) for client, data in system.vault.data.items()}
+    victims = set()
     for release, origin in zip(case.view.releases, case.truth.origins, strict=True):
         assert release.client is not None
         shown = case.truth.pictures.take(origin.sources[:, 0])
-        assert len(shown.without(own[release.client])) == 0
-        sent.update(origin.sources[:, 0].tolist())
-    assert len(sent) == 30
+        assert len(shown.without(pictures[release.client])) == 0
+        victims.update(origin.sources[:, 0].tolist())
+    assert len(victims) == 30
 
 
 def test_public_images_are_simulated_as_the_system_would() -> None:
-    known, public = attacked("CutMixSL").known_to("server", ["lower"]), attacked().public(32)
-    assert known.lowers is not None
+    knowledge, public = attacked("CutMixSL").known_to("server", ["lower"]), attacked().public(32)
+    assert knowledge.lowers is not None
     one, other = (
-        known.simulate(public.images, public.labels, np.random.default_rng(seed)) for seed in (0, 0)
+        knowledge.simulate(public.images, public.labels, np.random.default_rng(seed))
+        for seed in (0, 0)
     )
     assert all(torch.equal(a.smashed, b.smashed) for a, b in zip(one, other, strict=True))
     drawn = [release.origin.sources[:, 0] for release in one if release.origin is not None]
@@ -173,18 +174,18 @@ def test_public_images_are_simulated_as_the_system_would() -> None:
         assert first.mask is not None
         assert second.mask is not None
         assert (first.mask ^ second.mask).all()
-        lower = known.lower_of(first.client)
+        lower = knowledge.lower_of(first.client)
         assert lower is not None
         assert first.origin is not None
         with torch.no_grad():
-            smashed = lower(known.normalise(public.images[first.origin.sources[:, 0]]))
+            smashed = lower(knowledge.normalise(public.images[first.origin.sources[:, 0]]))
         assert torch.allclose(first.smashed, smashed * first.mask[:, :, None], atol=1e-6)
 
 
 def test_noise_is_drawn_anew_for_every_release() -> None:
-    known, public = attacked("DPSL").known_to("server", ["lower"]), attacked().public(4)
+    knowledge, public = attacked("DPSL").known_to("server", ["lower"]), attacked().public(4)
     rng = np.random.default_rng(0)
-    one, other = (known.simulate(public.images, public.labels, rng) for _ in range(2))
+    one, other = (knowledge.simulate(public.images, public.labels, rng) for _ in range(2))
     assert not torch.equal(one[0].smashed, other[0].smashed)
 
 
@@ -214,18 +215,18 @@ def test_only_the_newest_shuffles_are_held(monkeypatch: pytest.MonkeyPatch) -> N
     for order, patches in zip(watch.orders, passed[2:], strict=True):
         assert torch.equal(order, patches[..., 0].long() - torch.tensor([[0], [4]]))
     monkeypatch.setattr(bench, "KEPT_ORDERS", 3)  # of two rounds of two steps
-    kept = train_victim(small("PatchShuffleSL")).vault.orders
-    assert sorted(kept) == [(client, number) for client in range(2) for number in (1, 2, 3)]
+    orders = train_victim(small("PatchShuffleSL")).vault.orders
+    assert sorted(orders) == [(client, number) for client in range(2) for number in (1, 2, 3)]
     whole = attacked("PatchShuffleSL").vault.orders
-    assert all(torch.equal(order, whole[key]) for key, order in kept.items())
+    assert all(torch.equal(order, whole[key]) for key, order in orders.items())
 
 
 def test_pictures_are_the_data_sets_without_normalisation() -> None:
     data = attacked().vault.held_out
-    own = Pictures.of(data, [3])
+    pictures = Pictures.of(data, [3])
     inputs, _ = data.batch(np.array([3]))
-    assert torch.allclose(attacked().knowledge.normalise(own.images), inputs, atol=1e-5)
-    assert 0 <= float(own.images.min()) <= float(own.images.max()) <= 1
+    assert torch.allclose(attacked().knowledge.normalise(pictures.images), inputs, atol=1e-5)
+    assert 0 <= float(pictures.images.min()) <= float(pictures.images.max()) <= 1
 
 
 def test_as_many_public_images_are_taken_as_there_are(caplog: pytest.LogCaptureFixture) -> None:
@@ -235,5 +236,7 @@ def test_as_many_public_images_are_taken_as_there_are(caplog: pytest.LogCaptureF
     assert len(system.public_up_to(10**9)) == spare + held_out // 2
     assert len(system.public_up_to(7)) == 7
     measure_leak(system, "linear", victims=8, budget=Budget("smoke"))
-    said = "lower segments with the run's first weights, which the server sent, are the adversary's"
-    assert f"{said}; to give it the trained ones: assume=['lower']" in caplog.text
+    message = (
+        "lower segments with the run's first weights, which the server sent, are the adversary's"
+    )
+    assert f"{message}; to give it the trained ones: assume=['lower']" in caplog.text

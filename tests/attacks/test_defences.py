@@ -53,9 +53,9 @@ def test_a_blur_to_one_pixel_leaves_the_mean() -> None:
 
 def test_a_blurred_lower_segment_sees_the_blur_alone() -> None:
     lower, images = Lower(), torch.rand(2, 1, 4, 4)
-    made = BlurredLower(lower, 2)
-    assert torch.equal(made(images), lower(blur(images, 2)))
-    assert (made.geometry, made.input_shape) == (lower.geometry, lower.input_shape)
+    defended = BlurredLower(lower, 2)
+    assert torch.equal(defended(images), lower(blur(images, 2)))
+    assert (defended.geometry, defended.input_shape) == (lower.geometry, lower.input_shape)
 
 
 @pytest.mark.parametrize(("size", "side"), [(28, 7), (32, 8), (224, 16)])
@@ -64,44 +64,44 @@ def test_at_the_papers_size_a_blur_leaves_a_fourteenth(size: int, side: int) -> 
     model = split_vision_model(
         "vit_tiny_patch16_224", num_classes=2, image_size=size, patch_size=size // 4, depth=2
     )
-    made = blurred(model).lower
-    assert isinstance(made, BlurredLower)
-    assert made.side == side
+    defended = blurred(model).lower
+    assert isinstance(defended, BlurredLower)
+    assert defended.side == side
 
 
 def test_the_gradient_is_the_servers_less_the_opponents() -> None:
     """Source: Patch Shuffling, equation 9."""
     lower, opponent, images = Lower(), Opponent(), torch.rand(5, 1, 4, 4)
-    made = AdversarialLower(copy.deepcopy(lower), copy.deepcopy(opponent), weight=2.0)
+    defended = AdversarialLower(copy.deepcopy(lower), copy.deepcopy(opponent), weight=2.0)
     from_server = torch.randn(5, 1, 8)
-    made.train()(images).backward(from_server)
+    defended.train()(images).backward(from_server)
 
     smashed = lower(images)
     attack_loss = F.mse_loss(opponent(smashed), images)
     ((smashed * from_server).sum() - 2.0 * attack_loss).backward()
-    for ours, expected in zip(made.lower.parameters(), lower.parameters(), strict=True):
+    for ours, expected in zip(defended.lower.parameters(), lower.parameters(), strict=True):
         assert ours.grad is not None
         assert expected.grad is not None
         assert torch.allclose(ours.grad, expected.grad, atol=1e-6)
 
 
 def test_the_opponent_learns_by_itself_and_in_training_alone() -> None:
-    made = AdversarialLower(Lower(), Opponent(), lr=1e-2)
+    defended = AdversarialLower(Lower(), Opponent(), lr=1e-2)
     images = torch.rand(32, 1, 4, 4)
-    trainable = {name for name, p in made.named_parameters() if p.requires_grad}
+    trainable = {name for name, p in defended.named_parameters() if p.requires_grad}
     assert trainable == {"lower.weight", "lower.bias"}  # what the client's optimizer gets
 
     def error() -> float:
         with torch.no_grad():
-            return float(F.mse_loss(made.opponent(made.lower(images)), images))
+            return float(F.mse_loss(defended.opponent(defended.lower(images)), images))
 
     first = error()
     for _ in range(100):
-        made.train()(images)
+        defended.train()(images)
     assert error() < 0.5 * first
-    learned = copy.deepcopy(made.opponent.state_dict())
-    made.eval()(images)
+    learned = copy.deepcopy(defended.opponent.state_dict())
+    defended.eval()(images)
     with torch.no_grad():
-        made.train()(images)
-    assert all(torch.equal(v, learned[k]) for k, v in made.opponent.state_dict().items())
-    assert undefended(made) is made.lower
+        defended.train()(images)
+    assert all(torch.equal(v, learned[k]) for k, v in defended.opponent.state_dict().items())
+    assert undefended(defended) is defended.lower

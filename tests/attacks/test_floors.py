@@ -42,9 +42,9 @@ def test_the_assignment_favours_blind_guesses_too_and_so_the_floor() -> None:
     assert blind.main.value < 0.9 * float((images - public.mean()).square().mean())
     assert blind.main.floor == pytest.approx(blind.main.value, rel=0.02)
     assert not blind.main.beats_floor
-    told = score_guess("images", guess_of(images + 0.1, where), truth, floors(public)).main
-    assert told.floor == blind.main.floor
-    assert told.beats_floor
+    informed = score_guess("images", guess_of(images + 0.1, where), truth, floors(public)).main
+    assert informed.floor == blind.main.floor
+    assert informed.beats_floor
 
 
 def test_the_attacks_own_images_for_an_empty_release_are_assigned_as_well() -> None:
@@ -96,9 +96,9 @@ def test_public_images_of_several_labels_are_of_each_of_their_classes() -> None:
 
 def test_the_best_blind_images_of_groups_of_one_are_centres_of_clusters() -> None:
     public = grey(torch.tensor([0.1, 0.2, 0.3, 0.7, 0.8, 0.9]).repeat(20))
-    made = best_blind_images(public, 2, 1, seed=0)
-    assert made.shape == (2, 1, 4, 4)
-    assert sorted(made.mean((1, 2, 3)).tolist()) == pytest.approx([0.2, 0.8], abs=0.02)
+    blind_images = best_blind_images(public, 2, 1, seed=0)
+    assert blind_images.shape == (2, 1, 4, 4)
+    assert sorted(blind_images.mean((1, 2, 3)).tolist()) == pytest.approx([0.2, 0.8], abs=0.02)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,14 +178,14 @@ def test_an_empty_release_keeps_labels_and_nothing_that_was_sent() -> None:
         first, undone=first.smashed, loss=torch.ones(8), gradient=torch.ones_like(first.smashed)
     )
     empty = emptied(replace(view, releases=[full, *view.releases[1:]]))
-    said = {int(label) for release in view.releases for label in release.labels}  # type: ignore[union-attr]
-    assert {int(label) for release in empty for label in release.labels} == said  # type: ignore[union-attr]
+    labels = {int(label) for release in view.releases for label in release.labels}  # type: ignore[union-attr]
+    assert {int(label) for release in empty for label in release.labels} == labels  # type: ignore[union-attr]
     for release in empty:
         parts = (release.smashed, release.undone, release.loss, release.gradient)
         assert not any(bool(part.any()) for part in parts if part is not None)
         assert len(release.smashed) == len(first.smashed)
     soft = replace(first, labels=torch.full((len(first.smashed), 10), 0.1))
-    kept = emptied(replace(view, releases=[soft, *view.releases[1:]]))
-    assert len(kept) == len(view.releases)
-    assert kept[0].labels is soft.labels
-    assert kept[1].labels is view.releases[1].labels
+    releases = emptied(replace(view, releases=[soft, *view.releases[1:]]))
+    assert len(releases) == len(view.releases)
+    assert releases[0].labels is soft.labels
+    assert releases[1].labels is view.releases[1].labels

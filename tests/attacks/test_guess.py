@@ -17,7 +17,7 @@ from flwr_splitmix.attacks.guess import checked_guess
 from flwr_splitmix.attacks.running.leak import measure_leak
 from tests.attacks.victims import attacked
 
-Made = Callable[[Guess], Any]
+Damage = Callable[[Guess], Any]
 
 
 class Grey(Attack):
@@ -28,7 +28,11 @@ class Grey(Attack):
     needs = frozenset({"smashed data"})
 
     def run(self, view: View) -> Guess:
-        where = [(i, row) for i, own in enumerate(view.releases) for row in range(len(own.smashed))]
+        where = [
+            (i, row)
+            for i, release in enumerate(view.releases)
+            for row in range(len(release.smashed))
+        ]
         values = torch.full((len(where), *view.knowledge.image_shape), 0.5)
         return Guess(values, torch.ones(len(where)), where)
 
@@ -83,7 +87,7 @@ def test_an_own_attack_that_guesses_nan_is_no_sign_of_safety() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("damage", "message"),
     [
         (lambda g: None, r"Grey\.run returns None; needed is a Guess\(values, confidence, where\)"),
         (lambda g: g.values, r"Grey\.run returns a tensor \(\d+, 1, 32, 32\); needed is a Guess"),
@@ -118,10 +122,10 @@ def test_an_own_attack_that_guesses_nan_is_no_sign_of_safety() -> None:
         (lambda g: replace(g, where=None), "where None; needed is a list of pairs"),
     ],
 )
-def test_what_is_no_guess_is_named(made: Made, said: str) -> None:
+def test_what_is_no_guess_is_named(damage: Damage, message: str) -> None:
     attack = grey()
-    with pytest.raises((TypeError, ValueError), match=said):
-        checked_guess(attack, made(attack.run(view())), view())
+    with pytest.raises((TypeError, ValueError), match=message):
+        checked_guess(attack, damage(attack.run(view())), view())
 
 
 def test_places_may_be_numpys_numbers() -> None:
@@ -135,7 +139,7 @@ def test_places_may_be_numpys_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("goal", "values", "said"),
+    ("goal", "values", "message"),
     [
         ("order", torch.zeros(4, 16, dtype=torch.int64), ""),
         ("order", torch.zeros(4, 16), r"int64 tensor \(4, 16\), the position of each patch"),
@@ -149,10 +153,10 @@ def test_places_may_be_numpys_numbers() -> None:
         ("membership", torch.zeros(4, 2), r"a float tensor \(4,\), scores"),
     ],
 )
-def test_each_goal_has_its_values(goal: Goal, values: Any, said: str) -> None:
+def test_each_goal_has_its_values(goal: Goal, values: Any, message: str) -> None:
     guess = Guess(values, torch.ones(4), [(0, row) for row in range(4)])
-    if not said:
+    if not message:
         assert checked_guess(grey(goal), guess, view()).values is values
         return
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         checked_guess(grey(goal), guess, view())

@@ -43,8 +43,8 @@ def test_groups_of_samples_that_are_alike_are_covered(groups: int) -> None:
     covered = []
     for seed in range(100):
         rng = np.random.default_rng(seed)
-        own = rng.normal(size=groups)
-        samples = np.repeat(own, 8) + 0.1 * rng.normal(size=8 * groups)
+        group_means = rng.normal(size=groups)
+        samples = np.repeat(group_means, 8) + 0.1 * rng.normal(size=8 * groups)
         names = np.repeat(np.arange(groups), 8).tolist()
         measure = mean_measure("x", samples, 0.0, within=[names], seed=seed)
         assert (measure.samples, measure.groups) == (8 * groups, groups)
@@ -100,15 +100,15 @@ def test_a_rate_that_allows_few_false_positives_is_left_out(negatives: int, rate
     """With one allowed of 100, noise reaches 2 % on average at "1 %"."""
     positive = np.arange(negatives + 100) < 100
     scores = np.random.default_rng(0).normal(size=len(positive))
-    made = curve_measures(scores, positive)
-    assert [measure.metric for measure in made] == ["AUC", *RATES][: 1 + rates]
+    measures = curve_measures(scores, positive)
+    assert [measure.metric for measure in measures] == ["AUC", *RATES][: 1 + rates]
 
 
 def test_of_many_releases_of_a_few_victims_no_rate_is_made() -> None:
     victims = np.repeat(np.arange(200), 10)
     scores = np.random.default_rng(0).normal(size=2000)
-    made = curve_measures(scores, victims < 100, groups=victims.tolist())
-    assert [measure.metric for measure in made] == ["AUC"]
+    measures = curve_measures(scores, victims < 100, groups=victims.tolist())
+    assert [measure.metric for measure in measures] == ["AUC"]
 
 
 def test_the_floor_of_a_rate_is_what_noise_reaches() -> None:
@@ -187,7 +187,7 @@ def test_exact_reconstructions_of_many_victims_pass() -> None:
 @pytest.mark.parametrize("number", [4, 6, 8, 12, 40])
 def test_coins_pass_as_seldom_as_intervals_say(number: int) -> None:
     coins = [np.random.default_rng(seed).random(number) < 0.5 for seed in range(600)]
-    passed = [mean_measure("x", own, 0.5, share=True).beats_floor for own in coins]
+    passed = [mean_measure("x", tosses, 0.5, share=True).beats_floor for tosses in coins]
     assert np.mean(passed) <= 0.025 + 0.0125  # two standard errors
 
 
@@ -279,5 +279,5 @@ def test_an_auc_pays_for_the_choice_of_its_side() -> None:
                 )
             ]
         )
-    told, chosen = np.mean(widths, axis=0)
-    assert chosen / told == pytest.approx(2.24 / 1.96, abs=0.1)  # 97.5 % beside 95 %
+    fixed, chosen = np.mean(widths, axis=0)
+    assert chosen / fixed == pytest.approx(2.24 / 1.96, abs=0.1)  # 97.5 % beside 95 %

@@ -95,46 +95,46 @@ def test_the_attacker_has_the_average_and_no_clients_own_weights() -> None:
     system = attacked_fit(strategy, result, clients, recorder, IMAGES.test, fresh_lower=Lower)
     lower = system.knowledge.lowers
     assert isinstance(lower, Lower)
-    own = [client.segment.state_dict()["weight"] for client in clients]
-    torch.testing.assert_close(lower.weight.detach(), torch.stack(own).mean(0))
-    assert not torch.allclose(lower.weight, own[0], atol=1e-5)
+    client_weights = [client.segment.state_dict()["weight"] for client in clients]
+    torch.testing.assert_close(lower.weight.detach(), torch.stack(client_weights).mean(0))
+    assert not torch.allclose(lower.weight, client_weights[0], atol=1e-5)
 
 
 def test_the_attacker_knows_the_loss() -> None:
     weighted = nn.CrossEntropyLoss(torch.arange(1.0, 11.0), reduction="none")
     recorder = Recorder()
     strategy, result, clients = fitted(SignShare, recorder, loss=weighted)
-    known = attacked_fit(
+    with_loss = attacked_fit(
         strategy, result, clients, recorder, IMAGES.test, fresh_lower=Lower
     ).knowledge
-    images, labels = torch.rand(100, *known.image_shape), torch.arange(100) % 10
+    images, labels = torch.rand(100, *with_loss.image_shape), torch.arange(100) % 10
     losses = []
-    for knowledge in (known, replace(known, loss=None)):
+    for knowledge in (with_loss, replace(with_loss, loss=None)):
         generator = np.random.default_rng(0)
         step, _, _ = next(
             passes(
                 knowledge, images, labels, generator,
-                lowers=known.lowers, batch_size=25, gradients=True,
+                lowers=with_loss.lowers, batch_size=25, gradients=True,
             )
         )  # fmt: skip
         assert step.loss is not None
         losses.append(step.loss)
-    own, default = losses
+    weighted_losses, default = losses
     # Targets are mixtures of two classes, so an example's weight lies between theirs.
-    assert torch.all((own / default > 0.99) & (own / default < 10.01))
-    assert float((own / default).std()) > 0.5
+    assert torch.all((weighted_losses / default > 0.99) & (weighted_losses / default < 10.01))
+    assert float((weighted_losses / default).std()) > 0.5
 
 
 def test_what_cannot_be_attacked_is_said() -> None:
     recorder = Recorder()
     strategy, result, clients = fitted(SignShare, recorder, observed=False)
-    for given, error, said in (
+    for victims, error, message in (
         (clients, ValueError, r"give it to the strategy before fit, observers=\[recorder\]"),
         ([], ValueError, "there are no clients to attack"),
         (Toy(clients=1).make_clients(), TypeError, "client 0 has .* need an ImageDataset, such"),
     ):
-        with pytest.raises(error, match=said):
-            attacked_fit(strategy, result, given, recorder, IMAGES.test, fresh_lower=Lower)
+        with pytest.raises(error, match=message):
+            attacked_fit(strategy, result, victims, recorder, IMAGES.test, fresh_lower=Lower)
 
 
 def test_a_server_that_averages_nothing_has_the_first_weights_that_it_sent(
@@ -219,12 +219,12 @@ def test_an_own_attack_is_measured_like_those_with_names() -> None:
     assert main.floor < main.value < 0.1  # the floor is the mean image of each row's class
     assert not main.beats_floor
     wrong: Any
-    for wrong, said in (
+    for wrong, message in (
         (MeanImage(), "attack is <.*MeanImage object .*name of an attack on images, or a subclass"),
         (Recorder, "attack is <class .*Recorder'>; it must be the name"),
         (Nameless, "the attack Nameless lacks name, goal, run"),
         (Misspelled, "Misspelled has the goal 'image'; allowed are images, order, owners, labels"),
         (Needy, "the attack Needy needs 'smashed'; allowed are smashed data, lower, "),
     ):
-        with pytest.raises(TypeError, match=said):
+        with pytest.raises(TypeError, match=message):
             measure_leak(system, wrong, victims=50, budget=spent)

@@ -61,8 +61,8 @@ class TurnedShare(FullShare):
     turn: int
 
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
-        sent = smashed.roll(self.turn, 1)[:, : smashed.shape[1] // 2]
-        return sent, sent
+        upload = smashed.roll(self.turn, 1)[:, : smashed.shape[1] // 2]
+        return upload, upload
 
     def upload_shape(self, smashed: tuple[int, int, int]) -> tuple[int, int, int]:
         return smashed[0], smashed[1] // 2, smashed[2]
@@ -101,8 +101,8 @@ def test_a_mask_is_taken_back_with_its_patches() -> None:
     assert release.undone is not None
     assert release.undone_mask is not None
     assert release.undone_mask[0].tolist() == [True, False, False, True]
-    kept = release.undone_mask[..., None]
-    assert torch.equal(release.undone, smashed * kept)
+    mask = release.undone_mask[..., None]
+    assert torch.equal(release.undone, smashed * mask)
 
 
 def test_a_patch_whose_channels_are_of_several_clients_has_no_owner() -> None:
@@ -150,6 +150,6 @@ def test_a_recording_reads_the_shares_that_it_was_given(
     with caplog.at_level(logging.WARNING):
         assert not list(unaware.steps())
         assert not list(unaware.steps())
-    (said,) = caplog.messages
-    assert "recorded steps with shares 'signs' are left out" in said
-    assert "DiskTrace(shares=...)" in said
+    (warning,) = caplog.messages
+    assert "recorded steps with shares 'signs' are left out" in warning
+    assert "DiskTrace(shares=...)" in warning

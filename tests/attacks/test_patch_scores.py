@@ -35,8 +35,8 @@ def scored(guesses: Tensor, owners: Tensor) -> Measure:
 
 def masks(releases: int, rows: int, patches: int, k: int, rng: np.random.Generator) -> Tensor:
     """Return owners in equal shares, a mask for each release: int64 (releases, rows, patches)."""
-    own = np.repeat(np.arange(k), patches // k)
-    drawn = torch.from_numpy(np.stack([rng.permutation(own) for _ in range(releases)]))
+    owners = np.repeat(np.arange(k), patches // k)
+    drawn = torch.from_numpy(np.stack([rng.permutation(owners) for _ in range(releases)]))
     return drawn[:, None].expand(releases, rows, patches)
 
 
@@ -53,15 +53,15 @@ def test_a_coin_tossed_for_each_patch_fails_the_gate(patches: int, k: int) -> No
     assert measure.floor == pytest.approx(measure.value, abs=0.03)
     assert measure.floor > 1 / k + 0.05
     assert not measure.beats_floor
-    kept = masks(*size, np.random.default_rng(1))
-    assert scored(kept, kept).beats_floor
+    owners = masks(*size, np.random.default_rng(1))
+    assert scored(owners, owners).beats_floor
 
 
 def test_the_floor_is_repeatable_and_at_least_the_largest_share() -> None:
     rng = np.random.default_rng(0)
-    own = torch.tensor([0] * 14 + [1, 1]).expand(10, 4, 16)
+    owners = torch.tensor([0] * 14 + [1, 1]).expand(10, 4, 16)
     guesses = tossed(10, 4, 16, 2, rng)
-    assert scored(guesses, own).floor == 14 / 16
+    assert scored(guesses, owners).floor == 14 / 16
     even = masks(10, 4, 16, 2, rng)
     assert scored(guesses, even) == scored(guesses, even)
 
@@ -109,9 +109,9 @@ def test_slots_that_an_attack_leaves_out_are_wrong() -> None:
 
 def test_slots_that_had_no_patch_do_not_count() -> None:
     order = torch.stack([torch.randperm(16) for _ in range(10)])
-    held = torch.arange(16).expand(10, 16) < 8
-    guessed = torch.where(held, order, -1)
-    assert ordered(guessed, order, torch.where(held, 0, -1)).value == 1
+    has_patch = torch.arange(16).expand(10, 16) < 8
+    guessed = torch.where(has_patch, order, -1)
+    assert ordered(guessed, order, torch.where(has_patch, 0, -1)).value == 1
     assert ordered(guessed, order).value == 0.5
     with pytest.raises(ValueError, match="no release has a patch"):
         ordered(guessed, order, torch.full((10, 16), -1))

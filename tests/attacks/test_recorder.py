@@ -40,8 +40,8 @@ def done(number: int, clients: Iterable[int] = (0,), *, learns: bool = True) -> 
     )
 
 
-def firsts(kept: Sequence[Tensor | None]) -> list[float]:
-    return [float(each[0, 0, 0]) for each in kept if each is not None]
+def firsts(messages: Sequence[Tensor | None]) -> list[float]:
+    return [float(each[0, 0, 0]) for each in messages if each is not None]
 
 
 def steps_of(recorder: Recorder) -> list[UShapeStep]:
@@ -91,18 +91,18 @@ def test_only_as_many_clients_are_followed_as_it_may() -> None:
 
 def test_who_does_not_say_where_it_is_in_its_data_is_counted_from_where_it_was() -> None:
     recorder = Recorder()
-    said = {0: Description(num_examples=8, drawn=3), 1: Description(num_examples=8)}
-    recorder.on_begin(RoundBegun(1, {}, False, said))
+    descriptions = {0: Description(num_examples=8, drawn=3), 1: Description(num_examples=8)}
+    recorder.on_begin(RoundBegun(1, {}, False, descriptions))
     recorder.on_exchange(Exchange(1, 1, "encode", "down", {"last": False}, 0))
     assert recorder.state() == {"drawn": {"0": 3, "1": 1}}
 
 
 def test_what_is_kept_in_memory_is_a_copy_without_a_graph() -> None:
     recorder = Recorder()
-    sent = [tensor.requires_grad_() for tensor in tensors(1)]
-    recorder.on_step(StepDone(1, 0, {0: Messages(sent, MASK)}, {}))
+    messages = [tensor.requires_grad_() for tensor in tensors(1)]
+    recorder.on_step(StepDone(1, 0, {0: Messages(messages, MASK)}, {}))
     with torch.no_grad():
-        sent[0].zero_()
+        messages[0].zero_()
     (step,) = steps_of(recorder)
     assert not any(each.requires_grad for each in step.messages[0])
     assert firsts(step.messages[0]) == [1, 2, 3]

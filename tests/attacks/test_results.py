@@ -37,7 +37,7 @@ FIRST = kept("SFL", "linear", seed=0, client=0, victims=128)
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "phrase"),
     [
         ({"scale": "smoke"}, "scale smoke, seed 0"),
         ({"seed": 5}, "scale cpu, seed 5"),
@@ -49,7 +49,7 @@ FIRST = kept("SFL", "linear", seed=0, client=0, victims=128)
     ],
 )
 def test_a_result_does_not_replace_that_of_other_options(
-    changed: dict[str, Any], said: str, tmp_path: Path
+    changed: dict[str, Any], phrase: str, tmp_path: Path
 ) -> None:
     other = FIRST.model_copy(update=changed)
     for result in (FIRST, other, other):
@@ -57,14 +57,14 @@ def test_a_result_does_not_replace_that_of_other_options(
     titles = {title(result, "a-run") for result in kept_results(tmp_path)}
     assert len(kept_results(tmp_path)) == 2
     assert titles == {title(FIRST, "a-run"), title(other, "a-run")}
-    assert said in title(other, "a-run")
-    assert said not in title(FIRST, "a-run")
+    assert phrase in title(other, "a-run")
+    assert phrase not in title(FIRST, "a-run")
 
 
 def test_public_data_of_similar_names_have_results_of_their_own(tmp_path: Path) -> None:
     for public in ("a/b", "a-b", "ä/b", "x" * 400):
         keep(tmp_path, FIRST.model_copy(update={"public": public}))
-    assert {kept.public for kept in kept_results(tmp_path)} == {"a/b", "a-b", "ä/b", "x" * 400}
+    assert {result.public for result in kept_results(tmp_path)} == {"a/b", "a-b", "ä/b", "x" * 400}
 
 
 def test_a_result_of_an_older_version_is_read_and_not_replaced(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_result_of_an_older_version_is_read_and_not_replaced(tmp_path: Path) -
     older = {"method": "SFL", "attack": "linear", "adversary": "server", "measures": []}
     write_json(tmp_path / "linear-server" / "scores.json", older)
     keep(tmp_path, FIRST)
-    assert [title(kept, "a-run") for kept in kept_results(tmp_path)] == [
+    assert [title(result, "a-run") for result in kept_results(tmp_path)] == [
         "linear by server on SFL (a-run)",
         "linear by server on SFL (a-run, client 0, scale cpu, seed 0, victims 128)",
     ]

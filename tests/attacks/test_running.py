@@ -38,7 +38,7 @@ BUSY = 0.5
 """Seconds of processor time that scores take here at least."""
 
 PRIVATE = texts(3, 2)
-Made = Callable[[list[TextGuess]], Any]
+Damage = Callable[[list[TextGuess]], Any]
 
 
 class First(TextAttack):
@@ -66,7 +66,7 @@ class Grey(Attack):
 
 
 @cache
-def compute(what: str) -> None:
+def compute(key: str) -> None:
     """Spend `BUSY` seconds of this thread's processor time, the first time."""
     began = time.thread_time()
     while time.thread_time() - began < BUSY:
@@ -132,7 +132,7 @@ def test_texts_of_a_result_say_which_were_trained_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("damage", "message"),
     [
         (lambda g: None, "First.run returns None; needed is a list of TextGuess"),
         (lambda g: [g[0].ids], r"returns a tensor \(16,\) as guess 0; needed is a TextGuess\(rel"),
@@ -148,11 +148,11 @@ def test_texts_of_a_result_say_which_were_trained_on() -> None:
         (lambda g: [replace(g[0], confidence=float("nan"))], "a confidence of NaN; needed is a"),
     ],
 )
-def test_what_is_no_guess_at_texts_is_named(made: Made, said: str) -> None:
+def test_what_is_no_guess_at_texts_is_named(damage: Damage, message: str) -> None:
     """Guesses at texts were scored unchecked: one of a wrong release counted as none."""
     attack, view = First(), text_case().view
     attack.fit(view, PUBLIC, Budget("smoke"))
     guesses = attack.run(view)
     assert checked_guesses(attack, guesses, view) == guesses
-    with pytest.raises((TypeError, ValueError), match=said):
-        checked_guesses(attack, made(guesses), view)
+    with pytest.raises((TypeError, ValueError), match=message):
+        checked_guesses(attack, damage(guesses), view)

@@ -64,13 +64,13 @@ def test_structure_is_that_of_its_definition() -> None:
     a, b = windows(one), windows(other)
     both = mean(a * b) - mean(a) * mean(b)
     spread = mean(a * a) - mean(a) ** 2 + mean(b * b) - mean(b) ** 2
-    wanted = ((2 * mean(a) * mean(b) + 1e-4) * (2 * both + 9e-4)) / (
+    expected = ((2 * mean(a) * mean(b) + 1e-4) * (2 * both + 9e-4)) / (
         (mean(a) ** 2 + mean(b) ** 2 + 1e-4) * (spread + 9e-4)
     )
-    made, same = structures(one, other), structures(one, one)
-    assert made is not None
+    similarity, same = structures(one, other), structures(one, one)
+    assert similarity is not None
     assert same is not None
-    assert float(made) == pytest.approx(float(wanted.mean()), abs=1e-5)
+    assert float(similarity) == pytest.approx(float(expected.mean()), abs=1e-5)
     assert float(same) == pytest.approx(1)
 
 
@@ -144,9 +144,9 @@ def test_either_way_an_attack_at_chance_does_not_beat_its_floor() -> None:
     ]
     assert all(area.value >= 0.5 and area.low < area.value < area.high for area in drawn)
     assert sum(area.beats_floor for area in drawn) <= 1
-    told = curve_measures(-positive.astype(float), positive, either_way=True)[0]
-    assert told.value == 1
-    assert told.beats_floor
+    perfect = curve_measures(-positive.astype(float), positive, either_way=True)[0]
+    assert perfect.value == 1
+    assert perfect.beats_floor
 
 
 def test_the_interval_of_the_mean_covers_it_and_shrinks() -> None:
@@ -176,10 +176,10 @@ def test_the_setting_is_chosen_on_public_images() -> None:
 
 
 def test_a_budget_ends_loops_and_gives_one_step_at_least() -> None:
-    said: list[tuple[str, int, int]] = []
-    budget = Budget(iterations=3, progress=lambda *what: said.append(what))
+    reports: list[tuple[str, int, int]] = []
+    budget = Budget(iterations=3, progress=lambda *report: reports.append(report))
     assert list(budget.steps(10, "fitting")) == [0, 1, 2]
-    assert said[-1] == ("fitting", 3, 3)
+    assert reports[-1] == ("fitting", 3, 3)
     budget.stop.set()
     assert list(budget.steps(10)) == [0]
     assert list(Budget(seconds=0.0).steps(10)) == [0]

@@ -92,11 +92,13 @@ def replayed(
     """Train, and replay: the readings of all steps that are left, their gradients and labels."""
     head, trunk, last = split_vision_parts(patch_size=16, depth=3, embed_dim=32, num_heads=2)
     tail: nn.Module = Dropping(last) if drops else last
-    kept = Kept()
+    observer = Kept()
     more: dict[str, Any] = {"schedule": constant}
-    own = client(deepcopy(head), deepcopy(tail), images, batch_size=BATCH, hiding=hiding, **more)
-    strategy(trunk, observers=[kept], **more).fit([own], ROUNDS)
-    steps = [step for at, step in enumerate(kept.steps) if at not in leave_out]
+    trained_client = client(
+        deepcopy(head), deepcopy(tail), images, batch_size=BATCH, hiding=hiding, **more
+    )
+    strategy(trunk, observers=[observer], **more).fit([trained_client], ROUNDS)
+    steps = [step for at, step in enumerate(observer.steps) if at not in leave_out]
     lengths = dict.fromkeys(range(1, ROUNDS + 1), STEPS)
     replay = TailReplay(
         Tails(tail, lambda: steps, lengths, lambda _: None, ROUNDS, lam=lam, **more), 0
@@ -111,8 +113,8 @@ def replayed(
 
 
 def right(readings: Sequence[TailReading], labels: Sequence[Tensor]) -> float:
-    said = torch.cat([reading.labels for reading in readings])
-    return float((said == torch.cat([*labels])).double().mean())
+    read_labels = torch.cat([reading.labels for reading in readings])
+    return float((read_labels == torch.cat([*labels])).double().mean())
 
 
 @pytest.mark.parametrize("lam", [1.0, 0.5, 0.8])
@@ -135,11 +137,11 @@ def test_the_wrong_ratio_is_no_fit(images: ImageDataset) -> None:
 def test_another_tail_or_loss_is_noticed_and_most_labels_are_read(
     images: ImageDataset, fault: str
 ) -> None:
-    given: dict[str, Any] = {"drops": True} if fault == "dropout" else {"client": Smoothing}
-    _, readings, gradients, labels = replayed(images, **given)
+    options: dict[str, Any] = {"drops": True} if fault == "dropout" else {"client": Smoothing}
+    _, readings, gradients, labels = replayed(images, **options)
     assert readings[0].misfit > EXACT
-    said = torch.cat([reading.labels for reading in readings])
-    corrected = regrouped(torch.cat(gradients), said, 10)
+    read_labels = torch.cat([reading.labels for reading in readings])
+    corrected = regrouped(torch.cat(gradients), read_labels, 10)
     assert float((corrected == torch.cat(labels)).double().mean()) > 0.9
 
 
@@ -159,8 +161,8 @@ def test_weights_that_are_not_known_are_not_replayed(images: ImageDataset) -> No
 def test_noise_in_the_tails_steps_hides_no_label(images: ImageDataset) -> None:
     _, readings, gradients, labels = replayed(images, strategy=DPSGDSL, hiding=DPSGD(1.0))
     assert readings[-1].misfit > EXACT
-    said = torch.cat([reading.labels for reading in readings])
-    corrected = regrouped(torch.cat(gradients), said, 10)
+    read_labels = torch.cat([reading.labels for reading in readings])
+    corrected = regrouped(torch.cat(gradients), read_labels, 10)
     read = float((corrected == torch.cat(labels)).double().mean())
     assert read > max(0.95, right(readings, labels) - 1e-9)
 

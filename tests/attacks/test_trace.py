@@ -231,8 +231,11 @@ def kept_bytes(trace: Trace) -> int:
         on_disk = sum(file.stat().st_size for file in trace.path.iterdir())
         assert trace.nbytes == on_disk == DiskTrace(trace.path).nbytes
         return on_disk
-    kept = [*(tensors_of(step) for step in trace.steps()), *(trace.segment(r) for r in range(20))]
-    return sum(t.nbytes for tensors in kept if tensors for t in tensors.values())
+    contents = [
+        *(tensors_of(step) for step in trace.steps()),
+        *(trace.segment(r) for r in range(20)),
+    ]
+    return sum(t.nbytes for tensors in contents if tensors for t in tensors.values())
 
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
@@ -369,5 +372,5 @@ def test_a_reason_for_which_nothing_is_recorded_is_told_once(
         for number in range(3):
             trace.add(texts(number))
             trace.add_segment(number, {"weight": torch.ones(3)})
-    (said,) = caplog.messages
-    assert said.startswith(f"a step could not be recorded in {trace.path}: No space left on dev")
+    (warning,) = caplog.messages
+    assert warning.startswith(f"a step could not be recorded in {trace.path}: No space left on dev")

@@ -31,9 +31,9 @@ def has(method: str, adversary: Adversary) -> frozenset[str]:
 
 def test_what_each_adversary_has() -> None:
     """Whoever has the upper segment has sent the first lower one, too."""
-    seen = {"smashed data", "clients", "masks", "labels", "gradients"}
-    assert has("CutMixSL", "server") == seen | {"losses", "upper", "lower"}
-    assert has("CutMixSL", "eavesdropper") == seen
+    transmitted = {"smashed data", "clients", "masks", "labels", "gradients"}
+    assert has("CutMixSL", "server") == transmitted | {"losses", "upper", "lower"}
+    assert has("CutMixSL", "eavesdropper") == transmitted
     mixture = {"smashed data", "labels", "gradients", "losses", "upper", "lower"}
     assert has("CutMixSL", "upper only") == mixture
     assert has("CutMixSL", "sum only") == mixture | {"masks", "owners"}
@@ -47,10 +47,10 @@ def test_averaged_segments_go_through_the_server() -> None:
     without = attacked("SFL").case("upper only", trained=8, held_out=0).view
     assert without.knowledge.untrained
     assert "averaged segments" not in without.has
-    given = attacked("PSL").case("server", trained=8, held_out=0, assume=["lower"]).view
-    assert not given.knowledge.untrained
-    assert "lower" in given.has
-    assert "averaged segments" not in given.has
+    with_lower = attacked("PSL").case("server", trained=8, held_out=0, assume=["lower"]).view
+    assert not with_lower.knowledge.untrained
+    assert "lower" in with_lower.has
+    assert "averaged segments" not in with_lower.has
 
 
 def test_ids_are_no_labels_on_the_wire() -> None:
@@ -87,19 +87,19 @@ def test_the_upper_segment_sees_another_order_than_the_sum() -> None:
 
 def reachable(start: object) -> Iterator[object]:
     """Return all objects that attributes, items and closures lead to; modules' names are not."""
-    seen, todo = {id(start)}, [start]
+    visited, todo = {id(start)}, [start]
     while todo:
-        here = todo.pop()
-        yield here
-        if isinstance(here, types.FunctionType):
-            inside: list[Any] = [*(here.__closure__ or ()), *(here.__defaults__ or ())]
-        elif isinstance(here, (type, types.ModuleType, str, bytes, int, float)):
+        referrer = todo.pop()
+        yield referrer
+        if isinstance(referrer, types.FunctionType):
+            inside: list[Any] = [*(referrer.__closure__ or ()), *(referrer.__defaults__ or ())]
+        elif isinstance(referrer, (type, types.ModuleType, str, bytes, int, float)):
             continue
         else:
-            inside = gc.get_referents(here)
+            inside = gc.get_referents(referrer)
         for each in inside:
-            if id(each) not in seen and not isinstance(each, (type, types.ModuleType)):
-                seen.add(id(each))
+            if id(each) not in visited and not isinstance(each, (type, types.ModuleType)):
+                visited.add(id(each))
                 todo.append(each)
 
 
@@ -111,10 +111,10 @@ def test_nothing_leads_from_a_view_to_the_truth(method: str, adversary: Adversar
     everything = list(reachable(case.view))
     assert not [each for each in everything if isinstance(each, SECRET)]
     truth = case.truth.pictures.images
-    held = {
+    storages = {
         each.untyped_storage().data_ptr() for each in everything if isinstance(each, torch.Tensor)
     }
-    assert truth.untyped_storage().data_ptr() not in held
+    assert truth.untyped_storage().data_ptr() not in storages
     text = [each for each in everything if isinstance(each, str)]
     assert not [each for each in text if "fashion" in each or each.startswith("/")]
 
@@ -128,13 +128,13 @@ def test_the_walk_would_see_the_truth() -> None:
 
 def test_an_attackers_segments_are_its_own() -> None:
     system = attacked("SFL")
-    known = system.known_to("server")
-    assert isinstance(known.lowers, torch.nn.Module)
+    knowledge = system.known_to("server")
+    assert isinstance(knowledge.lowers, torch.nn.Module)
     assert isinstance(system.knowledge.lowers, torch.nn.Module)
     with torch.no_grad():
-        next(known.lowers.parameters()).add_(1)
-    pairs = zip(known.lowers.parameters(), system.knowledge.lowers.parameters(), strict=True)
-    assert any(not torch.equal(own, other) for own, other in pairs)
+        next(knowledge.lowers.parameters()).add_(1)
+    pairs = zip(knowledge.lowers.parameters(), system.knowledge.lowers.parameters(), strict=True)
+    assert any(not torch.equal(copied, original) for copied, original in pairs)
 
 
 class Needy(Attack):

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 def figures(benchmark: str, out: Path, *options: str, **environment: str) -> dict[str, Any]:
     """Run one benchmark as a user does and return what it wrote."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{benchmark}", "--quick", "--out", str(out), *options],
         cwd=ROOT,
         env={**os.environ, **environment},
@@ -32,7 +32,7 @@ def figures(benchmark: str, out: Path, *options: str, **environment: str) -> dic
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert process.returncode == 0, process.stderr[-3000:]
     written: dict[str, Any] = json.loads(out.read_text())
     return written
 
@@ -134,7 +134,7 @@ def test_labels_are_read_from_the_gradients_of_every_round(tmp_path: Path) -> No
     assert rows["1"]["replay"] == 1
     assert rows["1"]["messages"] > 0.5
     assert rows.keys() == {"1"}
-    assert all(0.1 < rows["1"][f"{known} known"] < 1 for known in (1, 5))
+    assert all(0.1 < rows["1"][f"{count} known"] < 1 for count in (1, 5))
 
 
 def test_a_client_at_fault_is_compared_with_an_honest_one(tmp_path: Path) -> None:
@@ -264,11 +264,11 @@ def test_a_killed_benchmark_leaves_no_busy_loops() -> None:
 def test_a_benchmark_that_is_told_to_end_leaves_no_process() -> None:
     command = [sys.executable, "-m", "benchmarks.step_time", "--quick", "--out", os.devnull]
     benchmark = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-    own = psutil.Process(benchmark.pid)
+    parent = psutil.Process(benchmark.pid)
     started: list[psutil.Process] = []
 
     def superlink_runs() -> bool:
-        started[:] = own.children(recursive=True)
+        started[:] = parent.children(recursive=True)
         return any("flower-superlink" in " ".join(_command(process)) for process in started)
 
     wait_for("a SuperLink", superlink_runs, 240)

@@ -21,14 +21,14 @@ SMALL = SIZES["small"]
 
 def test_the_passes_by_hand_are_those_of_a_step() -> None:
     """Both send as many texts through head, trunk and tail, with and without a graph."""
-    seen: dict[str, list[tuple[str, int, bool]]] = {}
+    recorded: dict[str, list[tuple[str, int, bool]]] = {}
 
     def watched(kind: str, **parts: torch.nn.Module) -> None:
-        calls = seen.setdefault(kind, [])
+        calls = recorded.setdefault(kind, [])
         for name, part in parts.items():
             part.register_forward_hook(
-                lambda _, given, out, name=name: calls.append(
-                    (name, len(given[0]), out.requires_grad)
+                lambda _, inputs, out, name=name: calls.append(
+                    (name, len(inputs[0]), out.requires_grad)
                 )
             )
 
@@ -42,8 +42,8 @@ def test_the_passes_by_hand_are_those_of_a_step() -> None:
     passes()
     steps = WARM_UP + 1
     # One text alone is how a client finds its head's width when it attaches.
-    in_steps = [call for call in seen["step"] if call[1] > 1]
-    assert sorted(in_steps) == sorted(seen["hand"] * steps)
+    in_steps = [call for call in recorded["step"] if call[1] > 1]
+    assert sorted(in_steps) == sorted(recorded["hand"] * steps)
     assert ("trunk", M * SMALL.batch, True) in in_steps
 
 
@@ -63,7 +63,7 @@ def test_ratios_are_of_pairs_and_judged_by_their_medians() -> None:
 @pytest.mark.slow
 def test_the_benchmark_writes_every_figure(tmp_path: Path) -> None:
     out = tmp_path / "ushape.json"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "benchmarks.ushape", "--quick", "--out", str(out)],
         cwd=ROOT,
         # The tensors are tiny here: threads would wait for each other.
@@ -72,7 +72,7 @@ def test_the_benchmark_writes_every_figure(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert process.returncode == 0, process.stderr[-3000:]
     written = json.loads(out.read_text())
     for ratio, pair in RATIOS.items():
         for name in (ratio, *pair):

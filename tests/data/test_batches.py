@@ -41,11 +41,11 @@ def test_the_records_of_later_batches_are_known_before_they_are_drawn(
     """Those of one pass together, and what is drawn with replacement batch by batch."""
     batches = Batches(numbered(examples), 4)
     drawn(batches, first, seed=5, client=2)
-    known = [records.tolist() for records in batches.records(5, 2, first, first + 6)]
-    assert len(known) == arrays - (examples == 11 and first == 0)
+    record_arrays = [records.tolist() for records in batches.records(5, 2, first, first + 6)]
+    assert len(record_arrays) == arrays - (examples == 11 and first == 0)
     flat = [record for batch in drawn(batches, 6, seed=5, client=2) for record in batch]
-    assert [record for records in known for record in records] == flat
-    assert all(len(set(records)) == len(records) for records in known) or examples < 4
+    assert [record for records in record_arrays for record in records] == flat
+    assert all(len(set(records)) == len(records) for records in record_arrays) or examples < 4
 
 
 def test_a_batch_that_cannot_be_read_is_not_the_last_batch() -> None:
@@ -98,19 +98,19 @@ def test_the_position_is_the_whole_state(examples: int) -> None:
 
 def test_an_epoch_is_shuffled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shuffled for every batch, a million examples would take 7 minutes an epoch."""
-    made: list[int] = []
+    seeds: list[int] = []
 
     def generator(seed: int, purpose: str, *place: int) -> np.random.RandomState:
-        made.append(derive_seed(seed, purpose, *place))
-        return frozen_generator(made[-1])
+        seeds.append(derive_seed(seed, purpose, *place))
+        return frozen_generator(seeds[-1])
 
     monkeypatch.setattr(batches_module, "order_generator", generator)
     batches = Batches(numbered(40), 4)
     drawn(batches, 20)
-    assert len(made) == 2
+    assert len(seeds) == 2
     drawn(batches, 1, seed=1)
     drawn(batches, 1, client=1)
-    assert len(set(made)) == len(made) == 4
+    assert len(set(seeds)) == len(seeds) == 4
 
 
 def test_who_changes_a_batchs_indices_changes_no_later_batch() -> None:
@@ -160,12 +160,12 @@ def test_with_a_key_of_their_own_neither_batches_nor_their_records_depend_on_the
     examples: int,
 ) -> None:
     """Records of earlier attempts are charged by them, so that they must be those of batches."""
-    made = []
+    orders = []
     for key, seed in [(b"k" * 32, 5), (b"k" * 32, 6), (b"l" * 32, 5), (None, 5)]:
         batches = Batches(numbered(examples), 4)
         batches.order_key = key
-        known = [record for records in batches.records(seed, 2, 0, 6) for record in records]
-        made.append([record for batch in drawn(batches, 6, seed, 2) for record in batch])
-        assert known == made[-1]
-    assert made[0] == made[1]
-    assert len({tuple(own) for own in made}) == 3
+        expected = [record for records in batches.records(seed, 2, 0, 6) for record in records]
+        orders.append([record for batch in drawn(batches, 6, seed, 2) for record in batch])
+        assert expected == orders[-1]
+    assert orders[0] == orders[1]
+    assert len({tuple(order) for order in orders}) == 3

@@ -72,8 +72,8 @@ class Stream(IterableDataset[Example]):
 
 @pytest.mark.parametrize("data", [None, iter(()), {1, 2}, Dataset(), Stream()])
 def test_data_that_cannot_be_indexed_are_refused(data: Any) -> None:
-    said = f"data is {type(data).__name__}; needed is a map-style data set with a length"
-    with pytest.raises(TypeError, match=said):
+    message = f"data is {type(data).__name__}; needed is a map-style data set with a length"
+    with pytest.raises(TypeError, match=message):
         Batches(data, 2)
 
 
@@ -104,8 +104,8 @@ ROWS = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_what_is_no_input_with_a_class_is_refused(name: str) -> None:
-    data, said = ROWS[name]
-    with pytest.raises(TypeError, match=said):
+    data, message = ROWS[name]
+    with pytest.raises(TypeError, match=message):
         fetch(data, np.array([0, 1]))
 
 
@@ -195,9 +195,9 @@ class _Pipe(MapDataPipe):  # type: ignore[type-arg]
 
 def test_a_batch_method_that_is_not_ones_own_is_left_alone() -> None:
     rows = {"image": [[float(index)] for index in range(4)], "label": list(range(4))}
-    found = hugging_face.Dataset.from_dict(rows)
-    derived = _Derived(found.data, info=found.info)
-    for data, expected in ((derived, [0, 2]), (_Passing(found), [3, 1]), (_Pipe(), [0, 2])):
+    dataset = hugging_face.Dataset.from_dict(rows)
+    derived = _Derived(dataset.data, info=dataset.info)
+    for data, expected in ((derived, [0, 2]), (_Passing(dataset), [3, 1]), (_Pipe(), [0, 2])):
         inputs, labels = fetch(data, np.array([0, 2]))
         assert labels.tolist() == expected, type(data)
         assert inputs.flatten().tolist() == expected

@@ -37,8 +37,8 @@ def test_as_dataset_it_is_no_regular_file(irregular: str) -> None:
 def test_as_test_rows_it_is_no_regular_file(irregular: str, tmp_path: Path) -> None:
     """The error is not that of a missing file."""
     (tmp_path / "rows.tsv").write_text("question\tanswer\na\tb\n")
-    said = rf"no file '{irregular}' of test rows \(it is not a regular file\)$"
-    with pytest.raises(DataError, match=said):
+    message = rf"no file '{irregular}' of test rows \(it is not a regular file\)$"
+    with pytest.raises(DataError, match=message):
         load_text_sets(str(tmp_path / "rows.tsv"), "generation", test=irregular)
 
 

@@ -253,14 +253,14 @@ def test_clients_without_test_images_are_allowed(scheme: Any, clients: int) -> N
     few = ImageSets(train, tests, tuple("0123456789"), "few")
     options = {"scheme": scheme, "alpha": 0.3}
     splits = [client_split(few, client, clients, **options) for client in range(clients)]
-    assert client_sizes(few, clients, **options) == [len(own) for own, _ in splits]
+    assert client_sizes(few, clients, **options) == [len(training) for training, _ in splits]
     labels = np.concatenate([test.labels for _, test in splits])
     assert sorted(labels.tolist()) == list(range(10))
     if scheme == "iid":
         assert max(len(test) for _, test in splits) == 1
         return
-    for own, test in splits:  # it is tested on the classes that it trains on
-        assert set(test.labels) <= set(own.labels)
+    for training, test in splits:  # it is tested on the classes that it trains on
+        assert set(test.labels) <= set(training.labels)
     testers = [client for client, (_, test) in enumerate(splits) if len(test)]
     assert min(testers) < clients / 3 < 2 * clients / 3 < max(testers)
 

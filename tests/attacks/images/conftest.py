@@ -69,7 +69,7 @@ class Bench:
         *,
         batch_size: int = 8,
         times: int = 1,
-        known: bool = True,
+        knows_lowers: bool = True,
         width: int = WIDTH,
         prefix: int = 0,
         seed: int = 0,
@@ -88,7 +88,7 @@ class Bench:
             mean=(0.3,),
             std=(0.35,),
             fresh_lower=Embedding,
-            lowers=segments if known else None,
+            lowers=segments if knows_lowers else None,
         )
         rng = np.random.default_rng(seed)
         releases: list[Simulated] = []

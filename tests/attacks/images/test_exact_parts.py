@@ -46,7 +46,7 @@ def test_known_embeddings_that_differ_are_taken_apart_without_training(
 ) -> None:
     """A transformer alone reads little of them, and costs all the time."""
     trained: list[str] = []
-    budget = Budget("smoke", progress=lambda what, done, of: trained.append(what))
+    budget = Budget("smoke", progress=lambda stage, count, of: trained.append(stage))
     view = bench.view(mixer, "upper only", segments(clients, not isinstance(mixer, Shuffled)))
     attack = Separate.tune(view, bench.public, budget)
     assert attack.exact
@@ -69,7 +69,7 @@ def test_where_nothing_tells_members_apart_the_transformer_is_left(
 ) -> None:
     view = bench.view(mixer, "upper only", lowers)
     trained: list[str] = []
-    budget = Budget("smoke", progress=lambda what, done, of: trained.append(what))
+    budget = Budget("smoke", progress=lambda stage, count, of: trained.append(stage))
     guess = bench.attack(Separate(), view, budget)
     assert "separate" in trained
     members = view.knowledge.k
@@ -115,15 +115,17 @@ def test_a_group_is_not_taken_apart_if_too_many_could_be_it(
 
 
 def test_ratios_are_found_and_whoever_is_not_there_has_none() -> None:
-    made = [(torch.randn(2, 9).double(), torch.randn(4, 9).double()) for _ in range(3)]
+    embeddings = [(torch.randn(2, 9).double(), torch.randn(4, 9).double()) for _ in range(3)]
     patches = [torch.rand(6, 4, 2).double() for _ in range(3)]
-    tokens = [p @ embedding + place for p, (embedding, place) in zip(patches, made, strict=True)]
+    tokens = [
+        p @ embedding + place for p, (embedding, place) in zip(patches, embeddings, strict=True)
+    ]
     unmixer = Unmixer.of({c: fit_subspace(t) for c, t in enumerate(tokens)}, 2)
     assert unmixer is not None
-    found = unmixer(0.7 * tokens[2] + 0.3 * tokens[0])
-    assert found.members == (0, 2)
-    assert found.ratios.tolist() == pytest.approx([0.3, 0.7])
-    assert torch.allclose(found.tokens, torch.stack([tokens[0], tokens[2]]), atol=1e-6)
+    unmixed = unmixer(0.7 * tokens[2] + 0.3 * tokens[0])
+    assert unmixed.members == (0, 2)
+    assert unmixed.ratios.tolist() == pytest.approx([0.3, 0.7])
+    assert torch.allclose(unmixed.tokens, torch.stack([tokens[0], tokens[2]]), atol=1e-6)
     alone = unmixer(tokens[1])
     assert alone.ratios[alone.members.index(1)] == pytest.approx(1)
 
@@ -150,39 +152,39 @@ def striped(n: int, seed: int) -> tuple[Tensor, Tensor]:
 
 def painter_of_stripes() -> Painter:
     patches, labels = striped(2_000, 0)
-    everything, own = gaussian.by_class(patches, labels, 2)
-    return Painter(everything, own)
+    everything, class_gaussians = gaussian.by_class(patches, labels, 2)
+    return Painter(everything, class_gaussians)
 
 
 def test_labels_say_what_is_painted() -> None:
     patches, labels = striped(40, 1)
-    seen = torch.tensor([[True, False]]).expand(40, 2)
+    visible = torch.tensor([[True, False]]).expand(40, 2)
     shares = torch.nn.functional.one_hot(labels, 2).double()
-    told, untold, classless = (
+    labelled, unlabelled, classless = (
         float((each - patches).square().mean())
         for each in (
-            painter_of_stripes()(patches, seen, shares),
-            painter_of_stripes()(patches, seen),
-            painter_of_stripes().classless(patches, seen),
+            painter_of_stripes()(patches, visible, shares),
+            painter_of_stripes()(patches, visible),
+            painter_of_stripes().classless(patches, visible),
         )
     )
-    assert told < 0.3 * min(untold, classless)
+    assert labelled < 0.3 * min(unlabelled, classless)
 
 
 def test_of_a_mixture_the_class_is_the_one_whose_weight_is_the_parts_share(bench: Bench) -> None:
-    known = bench.view(PatchCutMix(2)).knowledge
+    knowledge = bench.view(PatchCutMix(2)).knowledge
     labels = torch.zeros(2, 10)
     labels[0, 3], labels[0, 5], labels[1, 2] = 0.75, 0.25, 1.0
-    shares = label_shares(labels, known)
+    shares = label_shares(labels, knowledge)
     assert shares is not None
     parts = of_parts(shares, torch.tensor([[0.25, 0.75]] * 2).double())
     assert parts.argmax(2).tolist() == [[5, 3], [2, 2]]
     assert torch.allclose(parts.sum(2), torch.ones(2, 2).double())
-    noisy = label_shares(-torch.rand(2, 10), known)
+    noisy = label_shares(-torch.rand(2, 10), knowledge)
     assert noisy is not None
     assert torch.allclose(noisy, torch.full((2, 10), 0.1).double())
-    assert label_shares(torch.tensor([11]), known) is None
-    assert label_shares(labels, replace(known, multi_label=True)) is None
+    assert label_shares(torch.tensor([11]), knowledge) is None
+    assert label_shares(labels, replace(knowledge, multi_label=True)) is None
 
 
 def test_members_of_one_class_add_up_in_a_label() -> None:
@@ -202,9 +204,9 @@ def test_classes_that_would_take_too_much_memory_are_not_used(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(painter, "MOST_NUMBERS", 10 * 256**2 - 1)
-    made = Painter.of(bench.public, (4, 4), 10)
-    assert made is not None
-    assert not made.own
+    image_painter = Painter.of(bench.public, (4, 4), 10)
+    assert image_painter is not None
+    assert not image_painter.own
     monkeypatch.setattr(painter, "MOST_PIXELS", 255)
     assert Painter.of(bench.public, (4, 4), 10) is None
 
@@ -213,7 +215,7 @@ def test_moved_patches_are_still_in_their_owners_subspaces(bench: Bench) -> None
     """So they need no transformer."""
     view = bench.view(Shuffled(PatchCutMix(2)), "upper only", segments(3, False))
     trained: list[str] = []
-    budget = Budget("smoke", progress=lambda what, done, of: trained.append(what))
+    budget = Budget("smoke", progress=lambda stage, count, of: trained.append(stage))
     assert owned(bench.attack(Attribute(), view, budget), view) == 1
     assert not trained
 

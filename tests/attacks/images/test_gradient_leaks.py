@@ -57,24 +57,30 @@ def test_the_norm_of_equal_gradients_tells_nothing() -> None:
 
 
 def test_the_cosine_is_that_of_the_flattened_gradients() -> None:
-    made = gradients(labels_of(3))
-    expected = torch.nn.functional.cosine_similarity(made[0].flatten(), made[2].flatten(), dim=0)
-    assert torch.allclose(cosine_leak(made, made[2])[0].float(), expected, atol=1e-5)
-    assert torch.allclose(cosine_leak(made, made).diagonal(), torch.ones(3).double())
+    label_gradients = gradients(labels_of(3))
+    expected = torch.nn.functional.cosine_similarity(
+        label_gradients[0].flatten(), label_gradients[2].flatten(), dim=0
+    )
+    assert torch.allclose(
+        cosine_leak(label_gradients, label_gradients[2])[0].float(), expected, atol=1e-5
+    )
+    assert torch.allclose(
+        cosine_leak(label_gradients, label_gradients).diagonal(), torch.ones(3).double()
+    )
 
 
 def test_clusters_of_directions_are_the_labels_up_to_their_names() -> None:
     labels = labels_of()
     clusters = label_clusters(gradients(labels), CLASSES, seed=0)
-    known = torch.tensor([0, 1, 2, 3])
-    assert torch.equal(name_clusters(clusters, known, labels[known], CLASSES), labels)
+    known_rows = torch.tensor([0, 1, 2, 3])
+    assert torch.equal(name_clusters(clusters, known_rows, labels[known_rows], CLASSES), labels)
 
 
 def test_many_rows_are_clustered_too() -> None:
     labels = labels_of(1200)
     clusters = label_clusters(gradients(labels), CLASSES, seed=0)
-    known = torch.arange(40)
-    named = name_clusters(clusters, known, labels[known], CLASSES)
+    known_rows = torch.arange(40)
+    named = name_clusters(clusters, known_rows, labels[known_rows], CLASSES)
     assert float((named == labels).double().mean()) > 0.99
 
 
@@ -92,7 +98,7 @@ def test_a_class_of_which_no_sample_is_known_scores_least() -> None:
 
 def view_of(bench: Bench, labels: Tensor) -> View:
     """Return what a member of a group sees whose gradients say the labels."""
-    view = bench.view(PatchCutMix(2, None), known=False)
+    view = bench.view(PatchCutMix(2, None), knows_lowers=False)
     release = Release(1, 0, None, torch.zeros(len(labels), 16, 40), gradient=gradients(labels))
     knowledge = replace(view.knowledge, num_classes=CLASSES)
     return View("member of the group", [release], knowledge)

@@ -33,7 +33,7 @@ def test_mixtures_of_one_known_embedding_are_taken_apart_without_training(
 ) -> None:
     """A transformer alone stays at its floor."""
     trained: list[str] = []
-    budget = Budget("smoke", progress=lambda what, done, of: trained.append(what))
+    budget = Budget("smoke", progress=lambda stage, count, of: trained.append(stage))
     view = bench.view(mixer, "upper only", lowers)
     attack = Separate.tune(view, bench.public, budget)
     assert attack.exact
@@ -77,14 +77,14 @@ def a_gaussian(seed: int, places: int = 4, numbers: int = 3) -> Gaussian:
 
 def test_a_place_beside_others_is_as_likely_as_all_divided_by_the_others() -> None:
     gaussians = PatchGaussians.of(a_gaussian(0), [a_gaussian(1), a_gaussian(2)], pieces=2)
-    seen = torch.randn(5, 4, 2, generator=torch.Generator().manual_seed(3)).double()
-    held = torch.tensor([True, False, True, False])
-    density, beside = gaussians.together(seen, held)
+    components = torch.randn(5, 4, 2, generator=torch.Generator().manual_seed(3)).double()
+    mask = torch.tensor([True, False, True, False])
+    density, beside = gaussians.together(components, mask)
     for place in range(4):
-        other = held.clone()
-        other[place] = not held[place]
-        apart = gaussians.together(seen, other).density - density
-        assert torch.allclose(beside[:, place], -apart if held[place] else apart)
+        other = mask.clone()
+        other[place] = not mask[place]
+        apart = gaussians.together(components, other).density - density
+        assert torch.allclose(beside[:, place], -apart if mask[place] else apart)
 
 
 def test_densities_are_those_of_the_components_up_to_a_constant() -> None:
@@ -105,8 +105,11 @@ def test_pairs_are_as_likely_together_as_they_depend_on_each_other() -> None:
     gaussians = PatchGaussians.of(gaussian, [gaussian], pieces=1)
     value = 1.5
     alike = gaussians.pairs(torch.full((2, 4, 1), value).double())
-    left = 1 - 0.9**2
-    joint = -(2 * value**2 - 1.8 * value**2) / left / 2 - torch.tensor(left).double().log() / 2
+    determinant = 1 - 0.9**2
+    joint = (
+        -(2 * value**2 - 1.8 * value**2) / determinant / 2
+        - torch.tensor(determinant).double().log() / 2
+    )
     assert torch.allclose(alike[0, 1], 2 * (joint + value**2))
     assert torch.allclose(alike[2:], torch.zeros(2, 4).double(), atol=1e-12)
 
@@ -143,9 +146,9 @@ def test_a_spent_budget_still_finds_a_mask(bench: Bench) -> None:
 def test_a_server_without_the_mixer_reads_with_the_runs_first_weights() -> None:
     """The server has sent those; the trained ones are never given to it."""
     system = attacked("CutMixSL")
-    known = system.known_to("upper only")
-    assert known.untrained
-    assert known.lowers is not system.knowledge.first
+    knowledge = system.known_to("upper only")
+    assert knowledge.untrained
+    assert knowledge.lowers is not system.knowledge.first
     assert not system.known_to("upper only", ["lower"]).untrained
     assert system.known_to("eavesdropper").lowers is None
     measure = measure_leak(system, "separate", "upper only", budget=Budget("smoke"))[0]
@@ -175,7 +178,7 @@ def test_errors_make_patches_tell_less() -> None:
     blurred = PatchGaussians.of(gaussian, [gaussian], pieces=3).blurred(errors)
     fitted = PatchGaussians.of(with_them, [with_them], pieces=3)
     patches = torch.randn(6, 4, 3, generator=torch.Generator().manual_seed(1)).double()
-    held = torch.tensor([True, True, False, True])
-    one, other = (each.together(each.components(patches), held) for each in (blurred, fitted))
+    mask = torch.tensor([True, True, False, True])
+    one, other = (each.together(each.components(patches), mask) for each in (blurred, fitted))
     assert torch.allclose(one.density, other.density)
     assert torch.allclose(one.beside, other.beside)

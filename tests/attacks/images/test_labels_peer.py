@@ -53,14 +53,14 @@ def test_a_guess_is_at_every_row_once_with_a_score_of_each_class(system: Attacke
 def test_a_member_knows_its_own_labels_and_not_the_others(system: Attacked) -> None:
     case = system.case("member of the group", trained=40, held_out=20)
     server = system.case("server", trained=40, held_out=0).view.releases
-    sent = {(r.server_round, r.step): r.labels for r in server if r.client == 0}
+    sent_labels = {(r.server_round, r.step): r.labels for r in server if r.client == 0}
     for release, origin in zip(case.view.releases, case.truth.origins, strict=True):
         assert release.labels is None
-        own = release.own_labels
-        assert own is not None
-        assert not torch.equal(own, case.truth.pictures.labels[origin.sources[:, 0]])
-        if (labels := sent.get((release.server_round, release.step))) is not None:
-            assert torch.equal(own, labels)
+        own_labels = release.own_labels
+        assert own_labels is not None
+        assert not torch.equal(own_labels, case.truth.pictures.labels[origin.sources[:, 0]])
+        if (labels := sent_labels.get((release.server_round, release.step))) is not None:
+            assert torch.equal(own_labels, labels)
 
 
 def test_noise_on_labels_that_are_sent_is_not_on_the_members_own() -> None:
@@ -93,31 +93,35 @@ def test_mixtures_of_three_do_not_apply(bench: Bench) -> None:
 
 def drawn(rows: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return own and other labels (n,), and mixing ratios of batches (n,)."""
-    own, other = torch.randint(0, CLASSES, (2, rows))
-    return own, other, (0.3 + 0.4 * torch.rand(rows // BATCH)).repeat_interleave(BATCH)
+    own_labels, other_labels = torch.randint(0, CLASSES, (2, rows))
+    return (
+        own_labels,
+        other_labels,
+        (0.3 + 0.4 * torch.rand(rows // BATCH)).repeat_interleave(BATCH),
+    )
 
 
-def view_of(bench: Bench, own: Tensor, other: Tensor, lam: Tensor) -> View:
+def view_of(bench: Bench, own_labels: Tensor, other_labels: Tensor, lam: Tensor) -> View:
     """Return a member's view, in which classes exchange their directions after half of the batches.
 
     One direction of noise is much larger than what labels say.
     """
     releases, directions, loud = [], torch.randn(CLASSES, WIDTH), torch.randn(WIDTH)
-    for start in range(0, len(own), BATCH):
-        if start == len(own) // 2:
+    for start in range(0, len(own_labels), BATCH):
+        if start == len(own_labels) // 2:
             directions = directions.flip(0)
-        here = slice(start, start + BATCH)
-        share = lam[here, None]
-        clean = share * directions[own[here]] + (1 - share) * directions[other[here]]
+        rows = slice(start, start + BATCH)
+        share = lam[rows, None]
+        clean = share * directions[own_labels[rows]] + (1 - share) * directions[other_labels[rows]]
         noise = 0.3 * torch.randn(BATCH, WIDTH) + 20 * torch.randn(BATCH, 1) * loud
         gradient = ((clean + noise) / PATCHES)[:, None].expand(-1, PATCHES, -1)
         releases.append(
             Release(
                 1, start, None, torch.zeros(BATCH, PATCHES, WIDTH), lam=float(lam[start]),
-                gradient=gradient, own_labels=own[here],
+                gradient=gradient, own_labels=own_labels[rows],
             )
         )  # fmt: skip
-    view = bench.view(PatchCutMix(2, None), known=False)
+    view = bench.view(PatchCutMix(2, None), knows_lowers=False)
     knowledge = replace(view.knowledge, num_classes=CLASSES)
     return View("member of the group", releases, knowledge)
 
@@ -131,25 +135,25 @@ def read(guess: Guess, other: Tensor) -> float:
 def test_directions_that_change_are_read_in_windows(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, other, lam = drawn(800)
-    view = view_of(bench, own, other, lam)
-    whole = read(LabelsPeer().run(view), other)
+    own_labels, other_labels, lam = drawn(800)
+    view = view_of(bench, own_labels, other_labels, lam)
+    whole = read(LabelsPeer().run(view), other_labels)
     monkeypatch.setattr(labels_peer, "WINDOW", 400)
-    assert read(LabelsPeer().run(view), other) > 0.95 > whole + 0.2
+    assert read(LabelsPeer().run(view), other_labels) > 0.95 > whole + 0.2
 
 
 def test_it_reads_by_its_own_labels(bench: Bench) -> None:
     """With labels that are not those of its examples it reads nothing."""
-    own, other, lam = drawn(400)
-    view = view_of(bench, own, other, lam)
+    own_labels, other_labels, lam = drawn(400)
+    view = view_of(bench, own_labels, other_labels, lam)
     view = replace(view, releases=view.releases[:20])
-    assert read(LabelsPeer().run(view), other) > 0.95
+    assert read(LabelsPeer().run(view), other_labels) > 0.95
     wrong = [
         replace(r, own_labels=torch.randint(0, CLASSES, r.own_labels.shape))
         for r in view.releases
         if r.own_labels is not None
     ]
-    assert read(LabelsPeer().run(replace(view, releases=wrong)), other) < 0.4
+    assert read(LabelsPeer().run(replace(view, releases=wrong)), other_labels) < 0.4
 
 
 def test_gradients_of_zero_are_read_as_anything(bench: Bench) -> None:

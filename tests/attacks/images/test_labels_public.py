@@ -53,8 +53,8 @@ def read_on_bench(bench: Bench, view: View) -> float:
 def test_messages_of_a_u_shape_show_classes_whatever_learns(
     strategy: str, learns: str, tmp_path: Path
 ) -> None:
-    done = fit(tmp_path, **RUN, strategy=strategy, learns=learns, record_attacks=True)
-    attacked = attacked_run(done.run)
+    training = fit(tmp_path, **RUN, strategy=strategy, learns=learns, record_attacks=True)
+    attacked = attacked_run(training.run)
     assert isinstance(attacked, AttackedImages)
     case = attacked.case("server", trained=120, held_out=0)
     assert all(release.labels is None for release in case.view.releases)
@@ -67,12 +67,12 @@ def test_messages_of_a_u_shape_show_classes_whatever_learns(
 
 
 def test_first_weights_are_enough_and_stay_out_of_reach_of_other_attacks(tmp_path: Path) -> None:
-    done = fit(tmp_path, **RUN, strategy="USplitSL")
-    attacked = attacked_run(done.run)
-    known = attacked.known_to("server")
-    assert known.lowers is None
-    assert known.first is not None
-    assert not known.untrained
+    training = fit(tmp_path, **RUN, strategy="USplitSL")
+    attacked = attacked_run(training.run)
+    knowledge = attacked.known_to("server")
+    assert knowledge.lowers is None
+    assert knowledge.first is not None
+    assert not knowledge.untrained
     assert attacked.known_to("eavesdropper").first is None
     assert attacked.known_to("server", ["lower"]).lowers is not None
 
@@ -101,7 +101,7 @@ def test_it_does_not_apply_without_public_images_or_smashed_data_or_a_lower_segm
     with pytest.raises(NotApplicable, match="no smashed data"):
         LabelsPublic().fit(replace(view, releases=empty), bench.public, SMOKE)
     with pytest.raises(NotApplicable, match="no trained lower segment") as caught:
-        LabelsPublic().fit(bench.view(NoMixing(), known=False), bench.public, SMOKE)
+        LabelsPublic().fit(bench.view(NoMixing(), knows_lowers=False), bench.public, SMOKE)
     assert caught.value.assumable == ("lower",)
 
 
@@ -118,8 +118,8 @@ def test_it_does_not_apply_to_sums_of_images_or_to_other_classes(bench: Bench) -
 def test_a_classifier_of_two_classes_is_surer_away_from_their_border(way: Any) -> None:
     rows = torch.linspace(-1, 1, 60)[:, None, None].expand(-1, 4, 3)
     labels = (rows[:, 0, 0] > 0).long()
-    said, sure = PublicClassifier(rows, labels, **way)(rows)
-    assert float((said == labels).double().mean()) > 0.95
+    guesses, sure = PublicClassifier(rows, labels, **way)(rows)
+    assert float((guesses == labels).double().mean()) > 0.95
     assert float(sure[15]) > float(sure[29])
 
 
@@ -137,10 +137,12 @@ def test_a_classifier_is_sure_as_far_as_its_class_is_ahead() -> None:
     draws = torch.Generator().manual_seed(0)
     labels = torch.arange(600) % 10
     rows = torch.randn(600, 4, 3, generator=draws)
-    made = PublicClassifier(rows, labels, **WAYS[0])
+    classifier = PublicClassifier(rows, labels, **WAYS[0])
     others = torch.randn(2000, 4, 3, generator=draws)
-    said, sure = made(others)
-    scores = made._machine.decision_function(made._components(made._features(others)))
-    ahead = torch.from_numpy(scores.argmax(1)) == said
+    guesses, sure = classifier(others)
+    scores = classifier._machine.decision_function(
+        classifier._components(classifier._features(others))
+    )
+    ahead = torch.from_numpy(scores.argmax(1)) == guesses
     assert 0 < int((~ahead).sum()) < 500
     assert torch.equal(sure > 0, ahead)

@@ -83,16 +83,16 @@ def test_a_fresh_segment_has_other_weights_everywhere() -> None:
 
 
 def test_a_shadow_model_remembers_its_members(bench: Bench) -> None:
-    known = replace(bench.view(NoMixing()).knowledge, upper=Head())
+    knowledge = replace(bench.view(NoMixing()).knowledge, upper=Head())
     members, rest = bench.public.divided(64)
     others = rest.take(slice(0, 64))
-    shadow = train_shadow(known, members, others, epochs=40, budget=Budget("cpu"), seed=0)
+    shadow = train_shadow(knowledge, members, others, epochs=40, budget=Budget("cpu"), seed=0)
     rng = np.random.default_rng(0)
     inside, outside = (
         torch.cat(
             [
-                losses(shadow.upper, release, known.num_classes)
-                for release in known.simulate(
+                losses(shadow.upper, release, knowledge.num_classes)
+                for release in knowledge.simulate(
                     pictures.images, pictures.labels, rng, adversary="upper only"
                 )
             ]
@@ -118,26 +118,28 @@ def test_losses_are_those_of_evaluation_and_change_nothing() -> None:
     release = Release(0, 0, 0, torch.randn(65, PATCHES, WIDTH), labels=labels)
     upper = Stochastic().train()
     before = {name: value.clone() for name, value in upper.state_dict().items()}
-    own = losses(upper, release, 10)  # in parts of 64, and one row left over
+    release_losses = losses(upper, release, 10)  # in parts of 64, and one row left over
     with torch.inference_mode():
         logits = upper.eval()(release.smashed)
-    assert torch.allclose(own, F.cross_entropy(logits, labels, reduction="none"), atol=1e-6)
+    assert torch.allclose(
+        release_losses, F.cross_entropy(logits, labels, reduction="none"), atol=1e-6
+    )
     assert all(torch.equal(before[name], value) for name, value in upper.state_dict().items())
 
 
 def test_an_adversary_has_the_upper_segment_in_evaluation_mode(bench: Bench) -> None:
-    known = replace(bench.view(NoMixing()).knowledge, upper=Stochastic().train())
-    assert known.upper is not None
-    assert not any(module.training for module in known.upper.modules())
+    knowledge = replace(bench.view(NoMixing()).knowledge, upper=Stochastic().train())
+    assert knowledge.upper is not None
+    assert not any(module.training for module in knowledge.upper.modules())
 
 
 def test_gradients_are_those_of_training_and_come_from_the_seed(bench: Bench) -> None:
-    known = replace(bench.view(NoMixing()).knowledge, upper=Stochastic())
-    assert known.upper is not None
-    before = {name: value.clone() for name, value in known.upper.state_dict().items()}
+    knowledge = replace(bench.view(NoMixing()).knowledge, upper=Stochastic())
+    assert knowledge.upper is not None
+    before = {name: value.clone() for name, value in knowledge.upper.state_dict().items()}
 
     def simulated() -> Tensor:
-        releases = known.simulate(
+        releases = knowledge.simulate(
             bench.victims.images, bench.victims.labels, np.random.default_rng(0), gradients=True
         )
         return torch.cat([r.gradient for r in releases if r.gradient is not None])
@@ -146,22 +148,22 @@ def test_gradients_are_those_of_training_and_come_from_the_seed(bench: Bench) ->
     first = simulated()
     torch.manual_seed(2)
     assert torch.equal(first, simulated())
-    after = known.upper.state_dict()
+    after = knowledge.upper.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
-    assert not known.upper.training
+    assert not knowledge.upper.training
     # In training, gradients at a batch-normalised layer sum to zero over the batch.
-    batch = first[: known.batch_size].flatten(1)
+    batch = first[: knowledge.batch_size].flatten(1)
     assert float(batch.sum(0).abs().max()) < 1e-3 * float(batch.abs().max())
 
 
 def test_a_shadow_model_with_dropout_comes_from_the_seed(bench: Bench) -> None:
-    known = replace(bench.view(NoMixing()).knowledge, upper=Stochastic())
+    knowledge = replace(bench.view(NoMixing()).knowledge, upper=Stochastic())
     members, rest = bench.public.divided(32)
 
     def weights(state: int) -> Tensor:
         torch.manual_seed(state)
-        made = train_shadow(known, members, rest, epochs=2, budget=Budget("smoke"), seed=0)
-        return nn.utils.parameters_to_vector(made.upper.parameters())
+        shadow = train_shadow(knowledge, members, rest, epochs=2, budget=Budget("smoke"), seed=0)
+        return nn.utils.parameters_to_vector(shadow.upper.parameters())
 
     assert torch.equal(weights(1), weights(2))
 
@@ -181,7 +183,9 @@ def test_the_score_that_detects_members_best_is_used(
     attack.classes = 10
     attack.shadows = [Shadow(Head(), Embedding(0), bench.victims, bench.victims)] * 2
     attack.seen = [([*both[0]], [*both[1]])] * 2
-    monkeypatch.setattr(attack, "_network", lambda seen: lambda features: right * features[:, 0])
+    monkeypatch.setattr(
+        attack, "_network", lambda releases: lambda features: right * features[:, 0]
+    )
     monkeypatch.setattr(
         attack,
         "_by_references",

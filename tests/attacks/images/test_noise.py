@@ -47,31 +47,35 @@ def query_of(view: View) -> Query:
 
 def dense(gaussian: Gaussian, lower: Embedding, query: Query, view: View, sigma: float) -> Tensor:
     """Return the mean of all pixels given all numbers of the tokens, without any short cut."""
-    known = view.knowledge
+    knowledge = view.knowledge
 
     def tokens_of(flat: Tensor) -> Tensor:
-        images = to_images(flat.reshape(-1, *gaussian.mean.shape), GRID, known.image_shape)
+        images = to_images(flat.reshape(-1, *gaussian.mean.shape), GRID, knowledge.image_shape)
         with torch.no_grad():
-            tokens: Tensor = lower.double()(known.normalise(images))
+            tokens: Tensor = lower.double()(knowledge.normalise(images))
         return tokens
 
     size = gaussian.mean.numel()
     black = tokens_of(torch.zeros(1, size, dtype=torch.double))
     slopes = (tokens_of(torch.eye(size, dtype=torch.double)) - black).reshape(size, -1).T
-    made = []
+    means = []
     for row, tokens in enumerate(query.tokens.double()):
-        held = torch.ones(tokens.shape[:1], dtype=torch.bool)
+        visible = torch.ones(tokens.shape[:1], dtype=torch.bool)
         if query.mask is not None:
-            held = query.mask[row]
-        sent = held[:, None].expand_as(tokens).flatten()
-        slope = slopes[sent]
-        away = tokens.flatten()[sent] - black.flatten()[sent] - slope @ gaussian.mean.flatten()
+            visible = query.mask[row]
+        visible_numbers = visible[:, None].expand_as(tokens).flatten()
+        slope = slopes[visible_numbers]
+        away = (
+            tokens.flatten()[visible_numbers]
+            - black.flatten()[visible_numbers]
+            - slope @ gaussian.mean.flatten()
+        )
         among = slope @ gaussian.covariance @ slope.T + sigma**2 * torch.eye(len(slope))
-        made.append(
+        means.append(
             gaussian.mean.flatten()
             + gaussian.covariance @ slope.T @ torch.linalg.solve(among, away)
         )
-    return torch.stack(made).reshape(-1, *gaussian.mean.shape)
+    return torch.stack(means).reshape(-1, *gaussian.mean.shape)
 
 
 @pytest.mark.parametrize("mixer", [NoMixing(), PatchCutMix(2)], ids=["all sent", "some sent"])
@@ -81,12 +85,12 @@ def test_the_painter_gives_the_mean_given_all_noisy_tokens(bench: Bench, mixer: 
     gaussian, query = Gaussian.fit(to_patches(bench.public.images, GRID)), query_of(view)
     read = NoisyReader.fit(view, bench.public, Budget("smoke"), 0)
     patches, errors = read(query)
-    seen = torch.ones(patches.shape[:2], dtype=torch.bool) if query.mask is None else query.mask
-    made = Painter(gaussian, [])(patches, seen, errors=errors)
+    visible = torch.ones(patches.shape[:2], dtype=torch.bool) if query.mask is None else query.mask
+    painted = Painter(gaussian, [])(patches, visible, errors=errors)
     truth = dense(gaussian, lower, query, view, sigma)
-    assert float((made - truth).abs().max()) < 1e-3
+    assert float((painted - truth).abs().max()) < 1e-3
     # Patches taken as they were read are far from it.
-    assert float((Painter(gaussian, [])(patches, seen) - truth).abs().max()) > 0.1
+    assert float((Painter(gaussian, [])(patches, visible) - truth).abs().max()) > 0.1
 
 
 @pytest.mark.parametrize("classes", [False, True], ids=["all", "by class"])
@@ -95,27 +99,29 @@ def test_errors_of_nothing_change_nothing(bench: Bench, classes: bool) -> None:
     assert painter is not None
     painter = painter if classes else painter.classless
     patches = to_patches(bench.victims.images, GRID).double()
-    seen = torch.rand(patches.shape[:2], generator=torch.Generator().manual_seed(0)) < 0.5
-    none = Errors(torch.zeros_like(seen, dtype=torch.long), torch.zeros(1, 16, 16).double())
-    exact, made = painter(patches, seen), painter(patches, seen, errors=none)
-    assert torch.allclose(exact[seen], patches[seen])
-    assert torch.allclose(exact, made, atol=1e-6)
+    visible = torch.rand(patches.shape[:2], generator=torch.Generator().manual_seed(0)) < 0.5
+    none = Errors(torch.zeros_like(visible, dtype=torch.long), torch.zeros(1, 16, 16).double())
+    exact, painted = painter(patches, visible), painter(patches, visible, errors=none)
+    assert torch.allclose(exact[visible], patches[visible])
+    assert torch.allclose(exact, painted, atol=1e-6)
 
 
 def test_every_patch_has_its_own_kind_of_error(bench: Bench) -> None:
     """One error is vast, and its patch as good as not seen; the other is none."""
     gaussian = Gaussian.fit(to_patches(bench.public.images, GRID))
     patches = to_patches(bench.victims.images[:4], GRID).double()
-    seen = torch.zeros(4, 16, dtype=torch.bool)
-    seen[:, :8] = True
+    visible = torch.zeros(4, 16, dtype=torch.bool)
+    visible[:, :8] = True
     kinds = torch.zeros(4, 16, dtype=torch.long)
     kinds[1, :3] = 1
     eye = torch.eye(16, dtype=torch.double)
     errors = Errors(kinds, torch.stack([0 * eye, 1e9 * eye]))
-    fewer = seen.clone()
+    fewer = visible.clone()
     fewer[1, :3] = False
     painter = Painter(gaussian, [])
-    assert torch.allclose(painter(patches, seen, errors=errors), painter(patches, fewer), atol=1e-5)
+    assert torch.allclose(
+        painter(patches, visible, errors=errors), painter(patches, fewer), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,13 +140,15 @@ def test_the_variance_is_that_of_what_was_received(
 ) -> None:
     view = bench.view(mixer, adversary)
     quiet = bench.view(Noisy(mixer.mixer, replace(mixer.noise, sigma_s=0)), adversary)
-    ((first, said),) = {(q, float(q.noise.mean())) for q in [query_of(view)] if q.noise is not None}
+    ((first, variance),) = {
+        (q, float(q.noise.mean())) for q in [query_of(view)] if q.noise is not None
+    }
     apart = first.tokens - query_of(quiet).tokens
     if first.mask is not None:
         apart = apart[first.mask]
-    assert float(apart.var()) == pytest.approx(said, rel=0.1)
+    assert float(apart.var()) == pytest.approx(variance, rel=0.1)
     if times is not None:
-        assert said == pytest.approx(times * 0.25)
+        assert variance == pytest.approx(times * 0.25)
     assert query_of(quiet).noise is None
 
 
@@ -153,11 +161,11 @@ def test_averaging_leaves_as_much_noise_as_is_said() -> None:
         unite(torch.randn(5, 2, 6, 4, generator=source) * noise[..., None].sqrt(), masks)[0]
         for _ in range(4000)
     ]
-    left = united_noise(noise, masks)
-    assert left is not None
+    remaining_noise = united_noise(noise, masks)
+    assert remaining_noise is not None
     spread = torch.stack(draws).square().mean((0, 3))
-    assert torch.allclose(spread[masks.any(0)].double(), left[masks.any(0)], rtol=0.1)
-    assert left[~masks.any(0)].isposinf().all()
+    assert torch.allclose(spread[masks.any(0)].double(), remaining_noise[masks.any(0)], rtol=0.1)
+    assert remaining_noise[~masks.any(0)].isposinf().all()
     assert not masks.any(0).all()
     assert united_noise(None, masks) is None
 
@@ -202,9 +210,9 @@ def test_a_patch_of_which_nothing_came_is_known_to_be_unknown() -> None:
     assert torch.allclose(read[0, 0], patches[0, 0], atol=1e-4)
     assert read[0, 1].tolist() == [0.5] * 3
     assert errors is not None
-    seen, unseen = errors.covariances[errors.kinds[0]].diagonal(dim1=1, dim2=2).mean(1)
-    assert seen < 1e-4
-    assert unseen > 1e3
+    received, missing = errors.covariances[errors.kinds[0]].diagonal(dim1=1, dim2=2).mean(1)
+    assert received < 1e-4
+    assert missing > 1e3
 
 
 def test_a_trained_system_with_noise_is_read_better_by_who_knows_it() -> None:

@@ -43,15 +43,15 @@ def test_two_batches_with_different_companions_give_an_image_away() -> None:
 def test_small_errors_of_reading_do_not_matter() -> None:
     pools = [pool(others(0.5), seed=0, keeps=2), pool(others(0.7), seed=1, keeps=2)]
     noisy = [Pool(each.patches + 1e-5 * torch.randn(each.patches.shape), 0) for each in pools]
-    own = own_patches(noisy)
-    assert own.shape == OWN.shape
-    assert float((own.sort(0).values - OWN.sort(0).values).abs().max()) < 1e-3
+    patches = own_patches(noisy)
+    assert patches.shape == OWN.shape
+    assert float((patches.sort(0).values - OWN.sort(0).values).abs().max()) < 1e-3
 
 
 def test_with_the_same_companion_every_time_rows_decide() -> None:
     dealt = [pool(others(0.5), seed=seed, keeps=5) for seed in range(6)]
-    own = own_patches([Pool(each.patches, 0, [1]) for each in dealt])
-    assert multiset(own) == multiset(OWN)
+    patches = own_patches([Pool(each.patches, 0, [1]) for each in dealt])
+    assert multiset(patches) == multiset(OWN)
     other = own_patches([Pool(each.patches, 1, [0]) for each in dealt])
     assert multiset(other) == multiset(others(0.5))
 

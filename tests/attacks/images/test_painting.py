@@ -178,7 +178,7 @@ def test_releases_of_a_client_are_matched_together_each_row_as_alone(bench: Benc
     view = bench.view(PatchCutMix(2))
     loops: list[int] = []
     budget = Budget(
-        "smoke", iterations=30, progress=lambda what, done, of: loops.append(done == of)
+        "smoke", iterations=30, progress=lambda stage, count, of: loops.append(count == of)
     )
     guess = bench.attack(Match(lr=1e-2), view, budget)
     assert sum(loops) == 2  # of two clients
@@ -205,8 +205,8 @@ def test_images_that_a_client_mixed_are_matched_with_their_own_neighbours(bench:
     last = [n for n, (_, row) in enumerate(guess.where) if row == 3]
     assert len(last) == 3
     assert float(guess.confidence.min()) > -0.01
-    own = replace(guess, values=guess.values[last], where=[guess.where[n] for n in last])
-    assert bench.error(own, view) < 0.05 * bench.floor
+    last_rows = replace(guess, values=guess.values[last], where=[guess.where[n] for n in last])
+    assert bench.error(last_rows, view) < 0.05 * bench.floor
 
 
 def test_a_mixed_release_is_compared_whole(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,24 +256,24 @@ def test_an_attack_that_is_stopped_gives_what_it_has(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop = threading.Event()
-    seen: list[tuple[str, int, int]] = []
+    reports: list[tuple[str, int, int]] = []
 
-    def progress(what: str, done: int, of: int) -> None:
-        seen.append((what, done, of))
-        if done == 3:
+    def progress(stage: str, count: int, of: int) -> None:
+        reports.append((stage, count, of))
+        if count == 3:
             stop.set()
 
     view = bench.view(NoMixing())
     guess = bench.attack(Decoder(), view, Budget(progress=progress, stop=stop))
-    assert seen == [("decoder", i, 6 * 512 // 64) for i in (1, 2, 3)]
+    assert reports == [("decoder", i, 6 * 512 // 64) for i in (1, 2, 3)]
     assert guess.values.shape == (48, 1, 16, 16)
     assert guess.values.isfinite().all()
     stop.clear()
-    seen.clear()
+    reports.clear()
     view = replace(view, releases=view.releases[:3])
     monkeypatch.setattr(match, "BATCH", 8)
     guess = bench.attack(Match(), view, Budget(progress=progress, stop=stop))
-    assert [done for _, done, _ in seen] == [1, 2, 3]
+    assert [count for _, count, _ in reports] == [1, 2, 3]
     grey = view.knowledge.denormalise(torch.zeros(16, 1, 16, 16))
     assert torch.equal(guess.values[8:], grey)
     assert not torch.equal(guess.values[:8], grey[:8])
@@ -295,6 +295,6 @@ def test_without_the_lower_segment_there_is_no_such_attack(
     bench: Bench, kind: type[Attack]
 ) -> None:
     adversary: Adversary = "upper only" if kind is Separate else "server"
-    view = bench.view(PatchCutMix(2), adversary, known=False)
+    view = bench.view(PatchCutMix(2), adversary, knows_lowers=False)
     with pytest.raises(NotApplicable, match="no trained lower segment"):
         kind().fit(view, bench.public)

@@ -46,10 +46,10 @@ def test_the_inverse_of_an_embedding_is_exact_and_that_of_noise_is_the_mean() ->
 
 def test_a_token_lies_in_the_subspace_of_the_segment_that_made_it() -> None:
     patches, truth = torch.rand(40, 9, 4), torch.randint(2, (40, 9))
-    made = [patches @ torch.randn(4, 20) + torch.randn(9, 20) for _ in range(2)]
-    subspaces = [fit_subspace(tokens) for tokens in made]
+    segment_tokens = [patches @ torch.randn(4, 20) + torch.randn(9, 20) for _ in range(2)]
+    subspaces = [fit_subspace(tokens) for tokens in segment_tokens]
     assert [each.directions.shape for each in subspaces] == [(20, 4)] * 2
-    mixture = torch.where(truth[..., None] == 0, made[0], made[1])
+    mixture = torch.where(truth[..., None] == 0, segment_tokens[0], segment_tokens[1])
     owners, sure = nearest_subspace(mixture, subspaces)
     assert torch.equal(owners, truth)
     assert float(sure.min()) > 0.9
@@ -85,8 +85,8 @@ def test_releases_taken_together_hold_the_union_and_a_fraction_of_the_noise() ->
     truth = torch.randn(3, 16, 8)
     masks = torch.rand(40, 3, 16) < 0.5
     noisy = (truth + torch.randn(40, 3, 16, 8)) * masks[..., None]
-    united, held = unite(noisy, masks)
-    assert float(held.min()) > 0
+    united, union = unite(noisy, masks)
+    assert float(union.min()) > 0
     # Of 40 releases about 20 hold a patch: the variance falls to about a twentieth.
     assert 0.03 < float((united - truth).square().mean()) < 0.08
     everything, _ = unite(

@@ -115,11 +115,13 @@ def test_signatures_leave_the_known_segments_as_they_are(bench: Bench) -> None:
 
 def test_they_do_so_whatever_their_weights_when_rows_share_a_mask(bench: Bench) -> None:
     lowers = {0: Embedding(0), 1: Embedding(1)}
-    view = bench.view(PatchCutMix(2), "upper only", lowers, batch_size=24, known=False)
+    view = bench.view(PatchCutMix(2), "upper only", lowers, batch_size=24, knows_lowers=False)
     attack = Attribute()
     attack.fit(view, None)
     assert owned(attack.run(view), view) > 0.9
-    own_masks = bench.view(PatchCutMix(2, mask_per_sample=True), "upper only", lowers, known=False)
+    own_masks = bench.view(
+        PatchCutMix(2, mask_per_sample=True), "upper only", lowers, knows_lowers=False
+    )
     attack.fit(own_masks, None)
     with pytest.raises(NotApplicable, match="masks of their own"):
         attack.run(own_masks)
@@ -146,9 +148,9 @@ def test_noise_belongs_to_nobody(bench: Bench) -> None:
 def test_sums_and_known_owners_leave_nothing_to_attribute(bench: Bench) -> None:
     with pytest.raises(NotApplicable, match="sums of all members' patches"):
         Attribute().fit(bench.view(Mixup(2), "upper only"), bench.public)
-    known = bench.view(PatchCutMix(2), "sum only")
+    view = bench.view(PatchCutMix(2), "sum only")
     with pytest.raises(NotApplicable, match="only such are taken apart"):
-        Attribute().fit(known, bench.public)
-    nobody = replace(known, releases=[])
+        Attribute().fit(view, bench.public)
+    nobody = replace(view, releases=[])
     with pytest.raises(NotApplicable):
         Attribute().fit(nobody, bench.public)

@@ -22,23 +22,25 @@ SEED = 0
 
 
 def test_the_simulated_segment_does_not_begin_with_the_victims_weights(bench: Bench) -> None:
-    view = bench.view(NoMixing(), lowers=Embedding(SEED), known=False)
+    view = bench.view(NoMixing(), lowers=Embedding(SEED), knows_lowers=False)
     attack = Simulate()
     attack.fit(view, bench.public, Budget(scale="smoke", iterations=1), seed=SEED)
     assert isinstance(attack.lower, Embedding)
-    own, theirs = (each.project.weight.flatten() for each in (attack.lower, Embedding(SEED)))
-    assert abs(float(F.cosine_similarity(own, theirs, dim=0))) < 0.3
+    simulated, original = (
+        each.project.weight.flatten() for each in (attack.lower, Embedding(SEED))
+    )
+    assert abs(float(F.cosine_similarity(simulated, original, dim=0))) < 0.3
 
 
 def test_nor_does_that_of_a_shadow_model() -> None:
     system = attacked("PSL")
-    known, public = replace(system.known_to("upper only"), lowers=None), system.public(16, SEED)
-    shadow = train_shadow(known, public, public, epochs=1, budget=Budget("smoke"), seed=SEED)
+    knowledge, public = replace(system.known_to("upper only"), lowers=None), system.public(16, SEED)
+    shadow = train_shadow(knowledge, public, public, epochs=1, budget=Budget("smoke"), seed=SEED)
     assert isinstance(shadow.lowers, torch.nn.Module)
-    for own, theirs in zip(
-        shadow.lowers.parameters(), known.fresh_lower(SEED).parameters(), strict=True
+    for simulated, original in zip(
+        shadow.lowers.parameters(), knowledge.fresh_lower(SEED).parameters(), strict=True
     ):
-        assert not torch.equal(own, theirs)
+        assert not torch.equal(simulated, original)
 
 
 @pytest.mark.parametrize("only_judged", [False, True], ids=["both losses", "the judge alone"])
@@ -47,14 +49,14 @@ def test_the_simulated_segments_tokens_approach_the_victims(
 ) -> None:
     monkeypatch.setattr(simulate, "_TOKENS", 128)
     if only_judged:
-        monkeypatch.setattr(simulate, "_distance", lambda made, real: 0 * made.sum())
-    view = bench.view(NoMixing(), lowers=Embedding(SEED), known=False)
-    sent = torch.cat([release.smashed for release in view.releases]).mean(0)
+        monkeypatch.setattr(simulate, "_distance", lambda simulated, real: 0 * simulated.sum())
+    view = bench.view(NoMixing(), lowers=Embedding(SEED), knows_lowers=False)
+    victim_tokens = torch.cat([release.smashed for release in view.releases]).mean(0)
 
     def apart(lower: nn.Module) -> float:
         with torch.no_grad():
             tokens = lower(view.knowledge.normalise(bench.public.images))
-        return float((tokens.mean(0) - sent).square().mean())
+        return float((tokens.mean(0) - victim_tokens).square().mean())
 
     attack = Simulate()
     attack.fit(view, bench.public, Budget("cpu", iterations=40), seed=SEED)
@@ -76,7 +78,7 @@ class Dropping(Embedding):
 
 
 def test_a_simulated_segment_with_dropout_comes_from_the_seed(bench: Bench) -> None:
-    view = bench.view(NoMixing(), known=False)
+    view = bench.view(NoMixing(), knows_lowers=False)
     view = replace(view, knowledge=replace(view.knowledge, fresh_lower=Dropping))
 
     def weights(state: int) -> Tensor:
@@ -89,6 +91,6 @@ def test_a_simulated_segment_with_dropout_comes_from_the_seed(bench: Bench) -> N
 
 
 def test_nothing_is_learned_of_noise(bench: Bench) -> None:
-    view = bench.view(NoMixing(), lowers=Noise(), known=False)
+    view = bench.view(NoMixing(), lowers=Noise(), knows_lowers=False)
     guess = bench.attack(Simulate(), view, Budget(scale="smoke", iterations=50))
     assert bench.error(guess, view) > 0.9 * bench.floor

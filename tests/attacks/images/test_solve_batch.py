@@ -29,8 +29,8 @@ class Mixing(Embedding):
 
 def mixed(bench: Bench, size: int, lam: float) -> View:
     view = bench.view(NoMixing(), lowers={0: Mixing(0, lam)}, batch_size=size)
-    known = replace(view.knowledge, mixes_batch=True, options={"lam": lam})
-    return replace(view, knowledge=known)
+    knowledge = replace(view.knowledge, mixes_batch=True, options={"lam": lam})
+    return replace(view, knowledge=knowledge)
 
 
 @pytest.mark.parametrize(("size", "lam"), [(7, 0.5), (8, 0.3)])

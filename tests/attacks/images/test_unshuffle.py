@@ -64,20 +64,20 @@ def with_prefix() -> nn.Sequential:
     return nn.Sequential(embedding, shuffle, Prefix(), block)
 
 
-@pytest.mark.parametrize("made", [edge, batch_edge, with_prefix])
-def test_every_patch_is_read_exactly_behind_a_frozen_block(bench: Bench, made: Any) -> None:
-    lower = made()
-    prefix = 2 if made is with_prefix else 0
+@pytest.mark.parametrize("make_lower", [edge, batch_edge, with_prefix])
+def test_every_patch_is_read_exactly_behind_a_frozen_block(bench: Bench, make_lower: Any) -> None:
+    lower = make_lower()
+    prefix = 2 if make_lower is with_prefix else 0
     view = bench.view(EDGE, lowers=lower, prefix=prefix)
-    own = ShuffledEdge.of(view.knowledge, CPU)
-    own.learn_to_undo(view, bench.public, 0)
-    reader = PatchMap.probe(own, bench.public.images)
+    frozen_edge = ShuffledEdge.of(view.knowledge, CPU)
+    frozen_edge.learn_to_undo(view, bench.public, 0)
+    reader = PatchMap.probe(frozen_edge, bench.public.images)
     assert reader is not None
     for place, release in enumerate(view.releases):
         behind = origin(view, place)
         assert behind.order is not None
         patches = to_patches(bench.victims.images[behind.sources[:, 0]], GRID).flatten(0, 1)
-        read = reader.read(own.undo(release.smashed))
+        read = reader.read(frozen_edge.undo(release.smashed))
         assert float((read - patches[from_where(behind.order)]).square().mean()) < 1e-10
 
 
@@ -177,7 +177,7 @@ def sequence(*stages: nn.Module) -> nn.Sequential:
 
 
 @pytest.mark.parametrize(
-    ("lower", "mixer", "said"),
+    ("lower", "mixer", "message"),
     [
         (Embedding(0), NoMixing(), "do not shuffle patches at a frozen edge"),
         (Embedding(0), PatchCutMix(2), "do not shuffle patches at a frozen edge"),
@@ -192,12 +192,12 @@ def sequence(*stages: nn.Module) -> nn.Sequential:
     ],
 )
 def test_where_there_is_no_such_shuffle_it_says_so(
-    bench: Bench, lower: Any, mixer: Mixer, said: str
+    bench: Bench, lower: Any, mixer: Mixer, message: str
 ) -> None:
     first = next(iter(lower.values())) if isinstance(lower, dict) else lower
     width = first(bench.victims.images[:1]).shape[2]
     view = bench.view(mixer, lowers=lower, width=width)
-    with pytest.raises(NotApplicable, match=said):
+    with pytest.raises(NotApplicable, match=message):
         Unshuffle().fit(view, bench.public, Budget(scale="smoke"))
 
 
@@ -212,14 +212,14 @@ def test_a_regression_knows_means_without_labels_and_moments() -> None:
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randn(300, 4, 3, generator=generator, dtype=torch.float64)
     labels = torch.arange(300) % 2
-    wanted = tokens.mean(1)[:, :1] + labels[:, None]
-    made = OrderFree.fit(moments(tokens, 0), labels, 2, wanted)
+    targets = tokens.mean(1)[:, :1] + labels[:, None]
+    regression = OrderFree.fit(moments(tokens, 0), labels, 2, targets)
     shuffled = moments(tokens[:, [2, 0, 3, 1]], 0)
-    assert torch.allclose(made(shuffled, labels), made(moments(tokens, 0), labels))
-    assert float((made(shuffled, labels) - wanted).square().mean()) < 0.01
-    unnamed = made(made.middle.expand(2, -1), None)
-    assert unnamed[:, 0].tolist() == pytest.approx([float(wanted.mean())] * 2)
-    assert float(made.residuals.square().mean()) < 0.01
+    assert torch.allclose(regression(shuffled, labels), regression(moments(tokens, 0), labels))
+    assert float((regression(shuffled, labels) - targets).square().mean()) < 0.01
+    unnamed = regression(regression.middle.expand(2, -1), None)
+    assert unnamed[:, 0].tolist() == pytest.approx([float(targets.mean())] * 2)
+    assert float(regression.residuals.square().mean()) < 0.01
 
 
 def test_batches_of_one_image_betray_which_patches_are_its_own(bench: Bench) -> None:

@@ -71,20 +71,24 @@ def test_what_is_seen_of_calibration_is_public_texts_mixed_and_plain(
     kind: str, messages: int, tmp_path: Path
 ) -> None:
     parts = tiny_parts(0)
-    seen = list(calibrated(parts, hiding_of(kind)).releases)
+    public_releases = list(calibrated(parts, hiding_of(kind)).releases)
     refined = 6 if kind == "SnD" else 0  # a batch beside the one training step
-    assert len(seen) == 2 * len(OWN) + refined
+    assert len(public_releases) == 2 * len(OWN) + refined
     length = LENGTH + (3 if kind == "secret" else 0)
-    assert {tuple(one.messages.shape) for one in seen} == {(messages, length, 48)}
-    assert {tuple(one.states.shape) for one in seen} == {(length, 48)}
+    assert {tuple(release.messages.shape) for release in public_releases} == {
+        (messages, length, 48)
+    }
+    assert {tuple(release.states.shape) for release in public_releases} == {(length, 48)}
     if kind != "secret":
         assert parts.head is not None
-        known = {tuple(parts.head(ids[None])[0, 1:3].flatten().tolist()) for ids in OWN}
-        assert {tuple(one.states[1:3].flatten().tolist()) for one in seen} == known
-    save_public(tmp_path / "public", seen)
-    for one, kept in zip(seen, load_public(tmp_path / "public"), strict=True):
-        assert torch.equal(one.messages, kept.messages)
-        assert torch.equal(one.states, kept.states)
+        expected_states = {tuple(parts.head(ids[None])[0, 1:3].flatten().tolist()) for ids in OWN}
+        assert {
+            tuple(release.states[1:3].flatten().tolist()) for release in public_releases
+        } == expected_states
+    save_public(tmp_path / "public", public_releases)
+    for release, loaded in zip(public_releases, load_public(tmp_path / "public"), strict=True):
+        assert torch.equal(release.messages, loaded.messages)
+        assert torch.equal(release.states, loaded.states)
     assert load_public(tmp_path / "none") == []
 
 
@@ -106,25 +110,27 @@ def test_who_does_not_calibrate_shows_nothing() -> None:
 @pytest.mark.parametrize("kind", ["plain", "SnD"])
 def test_it_learns_from_calibration_to_read_private_texts(kind: str) -> None:
     parts = tiny_parts(0)
-    seen = calibrated(parts, hiding_of(kind)).releases
+    public_releases = calibrated(parts, hiding_of(kind)).releases
     private = texts(4, 2)
     with seeded():
         released = release_texts(parts, hiding_of(kind), private)
 
     def accuracy(public: Any) -> float:
-        known = TextKnowledge(kind, {}, parts, begin=BEGIN)
-        view = TextView("server", released.releases, known, public)
+        knowledge = TextKnowledge(kind, {}, parts, begin=BEGIN)
+        view = TextView("server", released.releases, knowledge, public)
         attack = AdaptiveOnline()
         attack.fit(view, PUBLIC, Budget("cpu"))
         guesses = attack.run(view)
         assert {guess.way for guess in guesses} <= {"joint", "cancelled"}
         return score_of(guesses, parts, released).measure("token accuracy").value
 
-    assert accuracy(seen) > 0.6
+    assert accuracy(public_releases) > 0.6
     # It is calibration that teaches it: messages beside others' states teach nothing.
     wrong = [
         type(one)(one.messages, other.states)
-        for one, other in zip(seen, [*list(seen)[17:], *list(seen)[:17]], strict=True)
+        for one, other in zip(
+            public_releases, [*list(public_releases)[17:], *list(public_releases)[:17]], strict=True
+        )
     ]
     assert accuracy(wrong) < 0.3
 
@@ -154,11 +160,11 @@ def test_public_texts_that_are_none_are_left_out() -> None:
 
 def test_the_networks_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """None has a part of the whole limit, as the head's fitting takes time before."""
-    given: list[float] = []
+    limits: list[float] = []
 
     def train(pairs: Any, budget: Budget, **more: Any) -> Restorer:
         assert budget.seconds is not None
-        given.append(budget.seconds)
+        limits.append(budget.seconds)
         return Restorer(pairs[0][0].shape[1], pairs[0][1].shape[1])
 
     def fit_head(attack: AdaptiveOnline, view: Any, public: Any) -> None:
@@ -169,8 +175,8 @@ def test_the_networks_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatc
     parts, hiding = tiny_parts(0), hiding_of("plain")
     with seeded():
         released = release_texts(parts, hiding, texts(2, 2))
-    known = TextKnowledge("plain", {}, parts, begin=BEGIN)
-    view = TextView("server", released.releases, known, calibrated(parts, hiding).releases)
+    knowledge = TextKnowledge("plain", {}, parts, begin=BEGIN)
+    view = TextView("server", released.releases, knowledge, calibrated(parts, hiding).releases)
     AdaptiveOnline().fit(view, PUBLIC, Budget("smoke", seconds=1000))
-    assert given[0] == pytest.approx(200, abs=10)
-    assert given[1] == pytest.approx(400, abs=10)  # the first one took no time here
+    assert limits[0] == pytest.approx(200, abs=10)
+    assert limits[1] == pytest.approx(400, abs=10)  # the first one took no time here

@@ -42,11 +42,11 @@ class Confessing(MixGuardHiding):
     hidden: list[Tensor]
 
     def obfuscate(self, batch: MaskedBatch) -> Mixtures:
-        sent = super().obfuscate(batch)
-        assert isinstance(sent, Mixtures)
+        mixtures = super().obfuscate(batch)
+        assert isinstance(mixtures, Mixtures)
         if self.side.head.training:
-            self.hidden.append(sent.hidden)
-        return sent
+            self.hidden.append(mixtures.hidden)
+        return mixtures
 
 
 @pytest.mark.parametrize("strength", [0.1, 10.0])
@@ -122,21 +122,21 @@ def test_a_text_that_is_mixed_twice_is_what_the_mixtures_share(k: int) -> None:
     )
     toy = TextToy(kind=MixGuardClient, clients=1, tests=4, width=24, options=options)
     (client,) = toy.clients_for(repeatable_secrets=False)
-    sent = []
+    messages = []
     for server_round in (1, 2):  # evaluations of a head that has learned nothing in between
         client.attach(Order(0, 0, server_round, 2), None)
         place = {"kind": "federated", "start": 0, "stop": 4}
         reply = client.run("encode_test", place)
-        sent.append(torch.stack(reply["messages"]))
+        messages.append(torch.stack(reply["messages"]))
         texts = MaskedBatch.of(toy.texts(10_000, 4).batch(range(4)), torch.device("cpu"))  # type: ignore[arg-type]
-    width = min(len(m[0, 0]) for m in sent)
+    width = min(len(m[0, 0]) for m in messages)
     real = texts.mask.bool()
     hidden = client.head.eval()(texts.inputs, texts.mask)
-    common = repeated_text(*(m[:, :, : texts.inputs.shape[1]][:, real] for m in sent))
+    common = repeated_text(*(m[:, :, : texts.inputs.shape[1]][:, real] for m in messages))
     assert width >= texts.inputs.shape[1]
     assert common.cosine == pytest.approx(1, abs=1e-9)
     assert score(common.estimate, hidden[real], hidden[real].flip(0)).best > 1 - 1e-9
-    other = repeated_text(sent[0][:, 0, :3], sent[1][:, 1, :3])
+    other = repeated_text(messages[0][:, 0, :3], messages[1][:, 1, :3])
     assert other.cosine < 0.999
 
 

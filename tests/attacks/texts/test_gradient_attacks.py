@@ -120,16 +120,16 @@ def test_of_two_orders_that_fit_alike_the_more_fluent_is_taken(
     monkeypatch.setattr(
         lamp, "moves", lambda length, count, generator: [torch.arange(length).flip(0)]
     )
-    both = torch.stack([text_of_labels(own, BEGIN) for own in (words, words.flip(0))])
+    both = torch.stack([text_of_labels(order, BEGIN) for order in (words, words.flip(0))])
     better = int(fluency(parts, both).argmin())
     attack = Lamp()
     attack.fit(view_of(parts, plain.releases), PUBLIC, SHORT)
 
     def ordered(target: Any, first: torch.Tensor) -> torch.Tensor:
-        own = 50 * torch.nn.functional.one_hot(first, WORDS).float()
-        made = attack._ordered(parts, BEGIN, target, lamp.EVERY, own)
-        assert made is not None
-        return made.argmax(-1)
+        logits = 50 * torch.nn.functional.one_hot(first, WORDS).float()
+        scores = attack._ordered(parts, BEGIN, target, lamp.EVERY, logits)
+        assert scores is not None
+        return scores.argmax(-1)
 
     for first in (words, words.flip(0)):
         assert torch.equal(ordered(Indifferent(), first), both[better][1:])
@@ -151,9 +151,9 @@ def test_secret_tokens_of_a_step_that_is_not_full_are_no_words(parts: LanguagePa
             parts, guard(secret_tokens=3), PRIVATE[:2], batch_size=2, gradients=True
         )
     plain = view_of(parts, []).knowledge
-    known = replace(plain, options={"secret_tokens": 3}, batch_size=16)
+    knowledge = replace(plain, options={"secret_tokens": 3}, batch_size=16)
     for release in released.releases:
-        words = {target.words for _, target in targets_of(release, known)}
+        words = {target.words for _, target in targets_of(release, knowledge)}
         assert words == {sum(len(text) - 1 for text in PRIVATE[:2])}
 
 
@@ -166,22 +166,22 @@ def test_of_a_gradient_in_one_message_both_signs_are_tried(sampler: str) -> None
                 parts, guard(sampler=sampler, gradients=kind), PRIVATE[:1], gradients=True
             ).releases[0]
     assert torch.equal(kinds["target"].messages, kinds["one-message"].messages)
-    known = replace(view_of(parts, []).knowledge, options={"gradients": "one-message"})
-    tried = dict(targets_of(kinds["one-message"], known))
+    knowledge = replace(view_of(parts, []).knowledge, options={"gradients": "one-message"})
+    tried = dict(targets_of(kinds["one-message"], knowledge))
     assert tried.keys() == {
         way + sign
         for way in ("message 1", "message 2", "message 3", "mean")
         for sign in ("", ", other sign")
     }
     (_, whole), *_ = targets_of(kinds["target"], view_of(parts, []).knowledge)
-    own = whole.returned
+    returned = whole.returned
     factors = {
-        way: float((tried[way].returned * own).sum() / own.square().sum())
+        way: float((tried[way].returned * returned).sum() / returned.square().sum())
         for way in ("mean", "mean, other sign")
     }
     assert factors["mean"] == -factors["mean, other sign"]
     factor = max(factors.values())
-    torch.testing.assert_close(tried["mean"].returned, factors["mean"] * own)
+    torch.testing.assert_close(tried["mean"].returned, factors["mean"] * returned)
     # Positive weights that sum to one have no greater sum of sizes; others have.
     assert factor == pytest.approx(1.0, rel=1e-5) if sampler == "convex" else factor > 1.001
 
@@ -191,19 +191,19 @@ def test_bisr_matches_both_signs_of_a_gradient_in_one_message(
 ) -> None:
     matched: list[TailGradient] = []
 
-    def kept(target: TailGradient, own: torch.Tensor, *_: Any, **__: Any) -> Any:
+    def record(target: TailGradient, logits: torch.Tensor, *_: Any, **__: Any) -> Any:
         matched.append(target)
-        return own, 0.0
+        return logits, 0.0
 
-    monkeypatch.setattr(bisr, "match_labels", kept)
+    monkeypatch.setattr(bisr, "match_labels", record)
     shape = (11, 5, parts.width)
     release = TextRelease(torch.randn(shape), torch.randn(shape), torch.randn(shape))
-    known = replace(view_of(parts, []).knowledge, options={"gradients": "one-message"})
-    view = TextView("server", [release], known)
+    knowledge = replace(view_of(parts, []).knowledge, options={"gradients": "one-message"})
+    view = TextView("server", [release], knowledge)
     attack = Bisr()
     attack.fit(view, texts(8, 4), Budget("smoke", iterations=1))
     ways = [guess.way for guess in attack.run(view)]
-    assert ways == list(dict(targets_of(release, known)))
+    assert ways == list(dict(targets_of(release, knowledge)))
     assert len(matched) == len(ways) == 2 * (len(release.messages) + 1)
     for one, other in zip(matched[::2], matched[1::2], strict=True):
         assert torch.equal(one.returned, -other.returned)
@@ -243,9 +243,9 @@ def test_every_message_and_their_mean_are_matched() -> None:
 def test_gradients_of_classes_and_steps_without_gradients_have_no_such_attack(
     kind: type[TextAttack], parts: LanguageParts, plain: Released
 ) -> None:
-    known = TextKnowledge("USplitSL", {}, parts, begin=BEGIN, task="classification")
+    knowledge = TextKnowledge("USplitSL", {}, parts, begin=BEGIN, task="classification")
     with pytest.raises(NotApplicable, match="as its clients' labels are classes"):
-        kind().fit(TextView("server", plain.releases, known), None)
+        kind().fit(TextView("server", plain.releases, knowledge), None)
     short = [TextRelease(release.messages) for release in plain.releases]
     with pytest.raises(NotApplicable, match="no gradients and no outputs of its trunk"):
         kind().fit(view_of(parts, short), None)

@@ -62,9 +62,10 @@ def shown(
 def test_words_behind_a_moved_head_are_told_by_their_states_and_pairs() -> None:
     parts = tiny_parts(1)
     reader, pairs = WordReader(parts, BEGIN), WordPairs(PUBLIC, WORDS)
-    seen = shown(moved(parts))
+    public_releases = shown(moved(parts))
     right = [
-        likely_words(one.states, reader, pairs) == ids for one, ids in zip(seen, OWN, strict=True)
+        likely_words(one.states, reader, pairs) == ids
+        for one, ids in zip(public_releases, OWN, strict=True)
     ]
     assert torch.stack(right).double().mean() > 0.9
     alone = torch.randn(1, 48)
@@ -85,10 +86,10 @@ def test_a_head_scale_and_noise_are_learned_of_public_texts() -> None:
     assert head is not None
     assert true is not None
     ids = torch.stack(PRIVATE)
-    wanted = true(ids)[:, 1:]
+    expected = true(ids)[:, 1:]
 
     def error(of: torch.nn.Module) -> float:
-        return float((of(ids)[:, 1:] - wanted).norm() / wanted.norm())
+        return float((of(ids)[:, 1:] - expected).norm() / expected.norm())
 
     assert error(head) < 0.75 * error(parts.head)
     assert learned.scale == pytest.approx(SCALE, rel=0.1)
@@ -118,7 +119,7 @@ def test_an_attack_reads_with_the_learned_head(mixed: bool) -> None:
             else Hiding()
         )
         released = release_texts(trained, hiding, PRIVATE)
-    seen = shown(trained, messages=3 if mixed else 1)
+    public_releases = shown(trained, messages=3 if mixed else 1)
     if not mixed:
         released = replace(
             released,
@@ -130,7 +131,7 @@ def test_an_attack_reads_with_the_learned_head(mixed: bool) -> None:
         attack.fit(replace(view, public_releases=public), PUBLIC, Budget("cpu"))
         return attack
 
-    attack = fitted(Vocabulary(), seen)
+    attack = fitted(Vocabulary(), public_releases)
     assert attack.moved is not None
     assert attack.reader.head is attack.parts.head is not parts.head
     assert (attack.moved.scale is None) is mixed
@@ -140,7 +141,7 @@ def test_an_attack_reads_with_the_learned_head(mixed: bool) -> None:
     assert alone.moved is None
     assert alone.reader.head is parts.head
     if mixed:
-        search = fitted(KeySearch(), seen)
+        search = fitted(KeySearch(), public_releases)
         assert isinstance(search, KeySearch)
-        own = head_states(search.parts, PUBLIC[0])[1:]
-        torch.testing.assert_close(search.states[: len(own)], own)
+        public_states = head_states(search.parts, PUBLIC[0])[1:]
+        torch.testing.assert_close(search.states[: len(public_states)], public_states)

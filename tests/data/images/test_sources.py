@@ -160,15 +160,15 @@ for call in (
     for split in ("train", "test"):
         (pictures / split / "a").mkdir(parents=True)
         Image.new("L", (4, 4)).save(pictures / split / "a" / "0.png")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program, str(write_idx_set([0], [0])), str(pictures)],
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()
     assert len(lines) == 3
     for line, package in zip(lines, ("flwr_datasets", "PIL", "datasets"), strict=True):
         assert f"needs the package '{package}'" in line

@@ -43,8 +43,8 @@ def test_images_stored_as_numbers_of_another_shape_are_refused(
     """Pillow's reason would leave out the shapes that are allowed."""
     pixels = np.zeros((1, *shape), int).tolist()
     plain = datasets.Dataset.from_dict({"image": pixels, "label": [0]})
-    said = rf"int64 of shape {re.escape(str(shape))}; allowed are .* \(H, W\) or \(H, W, C\)"
-    with pytest.raises(DataError, match=said):
+    message = rf"int64 of shape {re.escape(str(shape))}; allowed are .* \(H, W\) or \(H, W, C\)"
+    with pytest.raises(DataError, match=message):
         load_images(save(tmp_path, train=plain, test=plain))
 
 
@@ -52,7 +52,7 @@ NUMBERS = datasets.Value("uint8")
 
 
 @pytest.mark.parametrize(
-    ("feature", "shape", "said"),
+    ("feature", "shape", "description"),
     [
         (datasets.List(datasets.List(datasets.Value("float32"))), (4, 5), "float32 of shape"),
         (datasets.Array2D((4, 5), "float32"), (4, 5), "float32 of shape"),
@@ -61,25 +61,26 @@ NUMBERS = datasets.Value("uint8")
     ],
 )
 def test_numbers_that_are_refused_are_named_by_the_type_that_they_are_stored_as(
-    feature: Any, shape: tuple[int, ...], said: str, tmp_path: Path
+    feature: Any, shape: tuple[int, ...], description: str, tmp_path: Path
 ) -> None:
     """Not by that of NumPy's array of Python's numbers: int64 for uint8, float64 for float32."""
     plain = datasets.Dataset.from_dict(
         {"image": [np.zeros(shape).tolist()], "label": [0]},
         features=datasets.Features({"image": feature, "label": datasets.Value("int64")}),
     )
-    with pytest.raises(DataError, match=f"an image is stored as {said}"):
+    with pytest.raises(DataError, match=f"an image is stored as {description}"):
         load_images(save(tmp_path, train=plain, test=plain))
 
 
 @pytest.mark.parametrize(
-    ("shape", "told"), [((1, 6, 6), True), ((3, 6, 5), True), ((4, 6, 5), True), ((6, 6, 5), False)]
+    ("shape", "has_advice"),
+    [((1, 6, 6), True), ((3, 6, 5), True), ((4, 6, 5), True), ((6, 6, 5), False)],
 )
 def test_channels_in_front_are_said_to_belong_at_the_end(
-    shape: tuple[int, ...], told: bool, tmp_path: Path
+    shape: tuple[int, ...], has_advice: bool, tmp_path: Path
 ) -> None:
     """Torch has them in front, so the message says what to do."""
     plain = datasets.Dataset.from_dict({"image": np.zeros((1, *shape), int).tolist(), "label": [0]})
     with pytest.raises(DataError, match="allowed are encoded pictures") as raised:
         load_images(save(tmp_path, train=plain, test=plain))
-    assert str(raised.value).endswith("; move the channels to the end (transpose)") is told
+    assert str(raised.value).endswith("; move the channels to the end (transpose)") is has_advice

@@ -59,9 +59,9 @@ def test_pairs_stay_together_when_they_are_divided(tmp_path: Path) -> None:
     path = written(tmp_path / "rows.json", rows)
     sets = load_text_sets(path, "classification", columns=RTE)
     parts = [text_split(sets, client, 3)[0] for client in range(3)]
-    told = [pair for part in parts for pair in zip(part.texts, part.seconds, strict=True)]
-    assert sorted(told) == sorted(zip(sets.train.texts, sets.train.seconds, strict=True))
-    assert all(text[1:] == second[1:] for text, second in told)
+    pairs = [pair for part in parts for pair in zip(part.texts, part.seconds, strict=True)]
+    assert sorted(pairs) == sorted(zip(sets.train.texts, sets.train.seconds, strict=True))
+    assert all(text[1:] == second[1:] for text, second in pairs)
 
 
 def test_an_input_follows_its_instruction_where_there_is_one(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_json_file_is_a_list_or_holds_one(wrapped: bool, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("[1", "rows.json is not JSON"),
         ({"train": [], "test": []}, "holds 2 lists of rows; it must be one list of objects"),
@@ -107,10 +107,10 @@ def test_a_json_file_is_a_list_or_holds_one(wrapped: bool, tmp_path: Path) -> No
     ],
 )
 def test_a_json_file_that_holds_no_rows_is_one_clear_error(
-    content: Any, said: str, tmp_path: Path
+    content: Any, message: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path / "rows.json", content)
-    with pytest.raises(DataError, match=said) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         load_text_sets(path, "generation", test=path)
     assert "\n" not in str(caught.value)
 
@@ -145,8 +145,8 @@ def test_rows_with_an_empty_text_are_refused_or_left_out_and_counted(
     with pytest.raises(DataError, match=r"row 1 of .* has in column 'question' an empty text"):
         load_text_sets(path, "generation", test=path)
     caplog.set_level("WARNING", logger="flwr.splitmix")
-    kept = load_text_sets(path, "generation", test=path, empty_texts="drop")
-    assert (kept.train.texts, kept.train.answers) == (("q",), ("b",))
+    sets = load_text_sets(path, "generation", test=path, empty_texts="drop")
+    assert (sets.train.texts, sets.train.answers) == (("q",), ("b",))
     assert "2 of 3 rows" in caplog.text
     nothing = written(tmp_path / "nothing.json", [rows[0]])
     with pytest.raises(DataError, match=r"no row of .* has a text in 'question' and 'answer'"):

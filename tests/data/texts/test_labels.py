@@ -32,7 +32,7 @@ def test_whole_numbers_count_for_themselves(values: list[Any], tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"),
+    ("labels", "message"),
     [
         ([2], "row 1 .* label 2; the head has 2 classes: 0 and 1; .* labels begin with 0"),
         ([1, 2, 1, 2], "row 2 .* label 2; .* begin with 0, and num-labels says how many"),
@@ -60,10 +60,10 @@ def test_whole_numbers_count_for_themselves(values: list[Any], tmp_path: Path) -
     ],
 )
 def test_labels_that_are_no_classes_are_one_clear_error(
-    labels: list[Any], said: str, tmp_path: Path
+    labels: list[Any], message: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path / "a.jsonl", *labels)
-    with pytest.raises(DataError, match=said) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         load_text_sets(path, "classification", test=path)
     assert "\n" not in str(caught.value)
 

@@ -67,7 +67,7 @@ def test_samples_are_the_first_of_a_part() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sets", "options", "said"),
+    ("sets", "options", "message"),
     [
         (SUMS, {"scheme": "dirichlet"}, "'dirichlet' is over labels, .* 'iid' and 'column'"),
         (SENTENCES, {"scheme": "natural"}, "'natural'; allowed are iid, dirichlet, column"),
@@ -83,9 +83,9 @@ def test_samples_are_the_first_of_a_part() -> None:
     ],
 )
 def test_what_is_wrong_is_one_clear_error(
-    sets: TextSets, options: dict[str, Any], said: str
+    sets: TextSets, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         text_split(sets, 0, 3, **options)
 
 

@@ -80,7 +80,7 @@ def test_the_real_files_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "options", "said"),
+    ("name", "text", "options", "message"),
     [
         ("a.txt", "one two", {}, "holds no sentence of at least 4 words, separated by blanks"),
         ("a.md", BOOK, {}, "is not a file that ends in .txt or .txt.gz"),
@@ -91,10 +91,10 @@ def test_the_real_files_are_read() -> None:
     ],
 )
 def test_what_is_wrong_is_one_clear_error(
-    tmp_path: Path, name: str, text: str, options: dict[str, Any], said: str
+    tmp_path: Path, name: str, text: str, options: dict[str, Any], message: str
 ) -> None:
     path = write(tmp_path / name, text) if name else str(tmp_path)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         load_public_texts(path, **options)
 
 

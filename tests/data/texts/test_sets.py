@@ -111,8 +111,8 @@ def test_empty_columns_at_the_end_of_a_line_say_nothing(write: Writer) -> None:
 def test_a_key_that_one_object_lacks_is_null_there(write: Writer) -> None:
     rows = [{"question": f"q{i}"} | ({"answer": "a"} if i else {}) for i in range(3)]
     path = write("a.jsonl", lines(*rows))
-    kept = load_text_sets(path, "generation", test=path, empty_texts="drop")
-    assert kept.train.texts == ("q1", "q2")
+    sets = load_text_sets(path, "generation", test=path, empty_texts="drop")
+    assert sets.train.texts == ("q1", "q2")
     with pytest.raises(DataError, match=r"row 1 of .* in column 'answer' no text; .*'drop'"):
         load_text_sets(path, "generation", test=path)
 
@@ -127,8 +127,8 @@ def test_test_rows_that_are_the_training_rows_are_warned_of(
         for name, text in (("a.tsv", "y"), ("b.tsv", last))
     )
     load_text_sets(path, "classification", test=other)
-    said = f"the test file {other!r} has the same rows as the training part, so accuracy will"
-    assert (said in caplog.text) is (last == "y")
+    message = f"the test file {other!r} has the same rows as the training part, so accuracy will"
+    assert (message in caplog.text) is (last == "y")
 
 
 def test_the_training_split_as_test_split_is_warned_of(
@@ -234,11 +234,11 @@ def test_a_test_split_with_secret_labels_is_answered_with_another_one(tmp_path: 
 
 
 def test_a_hub_name_may_have_a_subset(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     class Hub:
         def __init__(self, **options: Any) -> None:
-            asked.append((options["dataset"], options["subset"]))
+            requests.append((options["dataset"], options["subset"]))
 
         def load_split(self, name: str) -> datasets.Dataset:
             if name not in ("train", "validation"):
@@ -249,7 +249,7 @@ def test_a_hub_name_may_have_a_subset(monkeypatch: pytest.MonkeyPatch) -> None:
     sets = load_text_sets("owner/sums:main", "generation")
     assert (sets.train.texts, sets.test.texts) == (("train",), ("validation",))
     load_text_sets("owner/sums", "generation")
-    assert asked == [("owner/sums", "main"), ("owner/sums", None)]
+    assert requests == [("owner/sums", "main"), ("owner/sums", None)]
     with pytest.raises(DataError, match="has no test split; one named exam is needed"):
         load_text_sets("owner/sums", "generation", test="exam")
 
@@ -344,12 +344,14 @@ WRONG: list[tuple[str, str | bytes, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "content", "options", "said"), WRONG, ids=[w[3] for w in WRONG])
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"), WRONG, ids=[w[3] for w in WRONG]
+)
 def test_what_is_wrong_is_one_clear_error(
-    write: Writer, name: str, content: str | bytes, options: dict[str, Any], said: str
+    write: Writer, name: str, content: str | bytes, options: dict[str, Any], message: str
 ) -> None:
     path = write(name, content)
-    with pytest.raises(DataError, match=said) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         load_text_sets(path, "classification", **options)
     assert "\n" not in str(caught.value)
 

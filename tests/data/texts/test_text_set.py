@@ -68,9 +68,9 @@ def test_wrong_texts_are_named(
 
 @pytest.mark.parametrize("wrong", ["texts", "labels"])
 def test_what_is_no_list_is_named(wrong: str) -> None:
-    given: dict[str, Any] = {"texts": [text(1)], "labels": [0], wrong: None}
+    arguments: dict[str, Any] = {"texts": [text(1)], "labels": [0], wrong: None}
     with pytest.raises(TypeError, match=f"{wrong} is None; needed is a list with one entry for ea"):
-        TextSet(**given)
+        TextSet(**arguments)
 
 
 def test_texts_and_labels_can_be_lists_of_integers() -> None:

@@ -27,8 +27,8 @@ def tokenizer() -> Any:
 
 
 def test_sentences_keep_their_classes_and_are_padded_to_what_is_asked(tokenizer: Any) -> None:
-    made = token_set(SENTENCES, tokenizer, "classification", max_length=60, pad_to=60)
-    ids, labels = made.batch(np.arange(2))
+    encoded = token_set(SENTENCES, tokenizer, "classification", max_length=60, pad_to=60)
+    ids, labels = encoded.batch(np.arange(2))
     assert ids.shape == (2, 60)
     assert labels.tolist() == [1, 0]
     for row, text in zip(ids, SENTENCES.texts, strict=True):
@@ -48,11 +48,11 @@ def test_long_texts_are_refused_cut_or_dropped(tokenizer: Any) -> None:
     short = len(tokenizer(SENTENCES.texts[0])["input_ids"])
     lengths = {
         rule: [
-            len(made[row][0])
-            for made in [
+            len(encoded[row][0])
+            for encoded in [
                 token_set(SENTENCES, tokenizer, "classification", max_length=short, long_texts=rule)
             ]
-            for row in range(len(made))
+            for row in range(len(encoded))
         ]
         for rule in ("cut", "drop")
     }
@@ -60,6 +60,6 @@ def test_long_texts_are_refused_cut_or_dropped(tokenizer: Any) -> None:
 
 
 def test_public_texts_are_cut(tokenizer: Any) -> None:
-    made = public_token_set([LONG, "a"], tokenizer, max_length=5)
-    assert len(made[0][0]) == 5
-    assert len(made) == 2
+    encoded = public_token_set([LONG, "a"], tokenizer, max_length=5)
+    assert len(encoded[0][0]) == 5
+    assert len(encoded) == 2

@@ -37,8 +37,8 @@ def test_training_repeats_in_another_process(trained: Any) -> None:
         "from flwr_splitmix.data.texts.tokenizers import train_tokenizer\n"
         "print(train_tokenizer(generated_public('generation'), 400).backend_tokenizer.to_str())"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert json.loads(done.stdout) == json.loads(trained.backend_tokenizer.to_str())
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert json.loads(process.stdout) == json.loads(trained.backend_tokenizer.to_str())
 
 
 def test_a_vocabulary_without_room_for_all_bytes_is_refused() -> None:
@@ -73,8 +73,8 @@ def test_the_token_that_ends_each_text_is_not_recommended_to_pad_with(tmp_path: 
     bare = ended(train_tokenizer(PUBLIC, 300))
     bare.pad_token = None
     bare.save_pretrained(tmp_path)
-    for padding, said in (("", "padding token; name"), ("PAD", "'PAD', but the tokenizer of")):
-        with pytest.raises(DataError, match=said) as caught:
+    for padding, message in (("", "padding token; name"), ("PAD", "'PAD', but the tokenizer of")):
+        with pytest.raises(DataError, match=message) as caught:
             open_tokenizer(str(tmp_path), padding=padding)
         assert "<end>" not in str(caught.value)
 
@@ -91,8 +91,8 @@ def test_code_that_comes_with_a_tokenizer_never_runs(
     train_tokenizer(PUBLIC, 300).save_pretrained(tmp_path)
     file = tmp_path / "tokenizer_config.json"
     described = json.loads(file.read_text())
-    asked = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]}}
-    file.write_text(json.dumps(described | asked))
+    custom_code = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]}}
+    file.write_text(json.dumps(described | custom_code))
     (tmp_path / "own.py").write_text("raise SystemExit('the code ran')\n")
     monkeypatch.setattr("builtins.input", lambda _: "y")  # transformers asks by default
     with pytest.raises(DataError, match=r"has no tokenizer .* contains custom code"):

@@ -65,10 +65,10 @@ def test_cls_and_sep_are_around_a_sentence() -> None:
     (ids,), labels = classification_tokens(rows, tokenizer, max_length=16)
     assert (int(ids[0]), int(ids[-1])) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
     assert labels == [1]
-    cut, kept = plain_tokens(
+    cut, kept_rows = plain_tokens(
         ["a dog sleeps all day long"], tokenizer, max_length=5, long_texts="cut"
     )
-    assert (len(cut[0]), int(cut[0][-1]), kept) == (5, tokenizer.sep_token_id, [0])
+    assert (len(cut[0]), int(cut[0][-1]), kept_rows) == (5, tokenizer.sep_token_id, [0])
 
 
 PAIR = TextRows(("a dog sleeps",), np.array([1]), (), (), ("the cat waits outside",))
@@ -106,8 +106,8 @@ def test_long_texts_are_refused_cut_or_dropped(trained: Any) -> None:
     ):
         plain_tokens(texts, trained, max_length=4)
     assert plain_tokens(texts, trained, max_length=4, long_texts="drop")[1] == [0, 2]
-    cut, kept = plain_tokens(texts, trained, max_length=4, long_texts="cut")
-    assert (kept, len(cut[1])) == ([0, 1, 2], 4)
+    cut, kept_rows = plain_tokens(texts, trained, max_length=4, long_texts="cut")
+    assert (kept_rows, len(cut[1])) == ([0, 1, 2], 4)
 
 
 def test_dropped_rows_take_their_labels_along(trained: Any) -> None:

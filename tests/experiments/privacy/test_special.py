@@ -77,7 +77,7 @@ def test_two_tasks_may_write_a_data_set_at_a_time(
 def test_a_member_gets_the_mean_gradient_of_each_step_and_the_other_is_behind_it() -> None:
     images = load_images("fashion-mnist-small", image_size=16)
     pictures = Pictures.of(images.test, list(range(4)))
-    view = Bench(pictures, pictures).view(NoMixing(), batch_size=2, known=False)
+    view = Bench(pictures, pictures).view(NoMixing(), batch_size=2, knows_lowers=False)
     gradients = [torch.full((2, 3, 5), float(client)) for client in (1, 5)]
     releases = [
         Release(1, 0, client, torch.ones(2, 3, 5), gradient=gradients[client], labels=torch.ones(2))
