@@ -112,10 +112,10 @@ def test_a_case_has_both_kinds_of_victims_and_they_are_disjoint_from_public_imag
 
 def test_a_victim_on_disk_is_loaded_as_it_was(tmp_path: Path) -> None:
     victim = small("CutMixSL", rounds=1)
-    trained = train_victim(victim, directory=tmp_path)
+    original = train_victim(victim, directory=tmp_path)
     loaded = train_victim(victim, directory=tmp_path)
-    assert loaded.summary == trained.summary
-    one, other = (system.case("server", trained=8, held_out=8) for system in (trained, loaded))
+    assert loaded.summary == original.summary
+    one, other = (system.case("server", trained=8, held_out=8) for system in (original, loaded))
     for release, again in zip(one.view.releases, other.view.releases, strict=True):
         assert torch.equal(release.smashed, again.smashed)
     with pytest.raises(ValueError, match="holds another victim"):

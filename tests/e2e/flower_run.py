@@ -90,18 +90,18 @@ class Runs(ABC):
     def in_progress(self) -> list[psutil.Process]:
         """Return the processes of runs in progress."""
 
-    def reach(self, run_id: int, what: str, true: Callable[[], object], timeout: float) -> None:
+    def reach(self, run_id: int, event: str, true: Callable[[], object], timeout: float) -> None:
         """Wait for something that a run is to do; a run that ends without it fails at once."""
 
-        def done() -> object:
+        def is_reached() -> object:
             if (reached := true()) or self.in_progress():
                 return reached
             status, details = self.flower.status(run_id)
             ended = status.startswith("finished") and not true()
-            assert not ended, f"run ended before {what}: {details} {self.flower.log(run_id)}"
+            assert not ended, f"run ended before {event}: {details} {self.flower.log(run_id)}"
             return true()
 
-        wait_for(what, done, timeout)
+        wait_for(event, is_reached, timeout)
 
     def finish(self, run_id: int, run_dir: Path, timeout: float = 15 * MINUTES) -> Ended:
         """Wait for a run's end, and until all its processes are gone."""
@@ -125,8 +125,8 @@ class Runner(Runs):
 
     def __init__(self, flower: LocalFlower, watch: Watch) -> None:
         self.flower: LocalFlower = flower
-        own = descendants(psutil.Process(), str(flower.home))
-        self.superlink = watch.add(min(own, key=lambda process: process.create_time()).pid)
+        processes = descendants(psutil.Process(), str(flower.home))
+        self.superlink = watch.add(min(processes, key=lambda process: process.create_time()).pid)
 
     def start(
         self,
@@ -153,7 +153,7 @@ class Runner(Runs):
         """Do a whole run with its directory in `run_dir`."""
         values = {**values, "run-dir": str(run_dir)}
         ended = self.finish(self.start(values, **options), run_dir)
-        if any(said in ended.log for said in RAY_FAILED):
+        if any(phrase in ended.log for phrase in RAY_FAILED):
             ended = self.finish(self.start(values, **options), run_dir)
         return ended
 
@@ -187,14 +187,14 @@ class Deployed(Runs):
 
     def results(self, run: Run) -> Results:
         """Read what the server and the nodes have kept of a run."""
-        kept_here = read_results(run)
-        tensors = dict(kept_here.tensors)
+        server_results = read_results(run)
+        tensors = dict(server_results.tensors)
         for node in self.flower.nodes:
-            kept = ClientStore(node.state_dir / run.id).load(node.index)
-            assert kept is not None, f"node {node.index} has kept no state of the run"
-            tensors |= {f"client {node.index}: {name}": t for name, t in kept[1].items()}
-            tensors[f"client {node.index}: batches drawn"] = torch.tensor(kept[2]["drawn"])
-        return Results(kept_here.rows, tensors)
+            stored = ClientStore(node.state_dir / run.id).load(node.index)
+            assert stored is not None, f"node {node.index} has kept no state of the run"
+            tensors |= {f"client {node.index}: {name}": t for name, t in stored[1].items()}
+            tensors[f"client {node.index}: batches drawn"] = torch.tensor(stored[2]["drawn"])
+        return Results(server_results.rows, tensors)
 
 
 def rows(run_dir: Path) -> list[Row]:

@@ -21,10 +21,10 @@ def watch() -> Iterator[Watch]:
     # The two agents of a Ray session that was cut off wait a minute for it to come back.
     with contextlib.suppress(AssertionError):
         wait_for("the end of all processes", lambda: not watch.left(), 240)
-    left = watch.left()
+    leftovers = watch.left()
     watch.end()
     watch.kill_left()
-    assert not left, "these processes were left behind: " + "; ".join(left)
+    assert not leftovers, "these processes were left behind: " + "; ".join(leftovers)
 
 
 @pytest.fixture(scope="session")

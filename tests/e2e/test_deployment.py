@@ -46,9 +46,9 @@ def test_a_run_on_supernodes_equals_one_in_this_process(deployed: Deployed, tmp_
     assert [row["clients_alive"] for row in ended.run.rows] == [NODES, NODES]
     assert ended.run.summary is not None
     assert ended.run.summary["top1"] == ended.run.rows[-1]["accuracy"] > 0
-    here = run_here(values, NODES, tmp_path)
-    assert measured(ended.run) == measured(here)
-    check_same_results(read_results(here), deployed.results(ended.run))
+    local_run = run_here(values, NODES, tmp_path)
+    assert measured(ended.run) == measured(local_run)
+    check_same_results(read_results(local_run), deployed.results(ended.run))
     # Every byte of a step that arrived is one that a node has written down.
     audits = [read_journal(n.state_dir / f"audit-{n.index}.jsonl") for n in deployed.flower.nodes]
     steps = [entry for audit in audits for entry in audit if entry["exchange"] == "step"]

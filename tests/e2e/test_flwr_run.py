@@ -85,8 +85,8 @@ def test_two_clients_in_a_group_send_half_of_what_psl_sends(cutmix: Ended) -> No
 
 
 def test_a_run_through_flower_equals_one_in_this_process(cutmix: Ended, tmp_path: Path) -> None:
-    here = run_here(CUTMIX, 10, tmp_path)
-    assert measured(completed(cutmix)) == measured(here)
+    local_run = run_here(CUTMIX, 10, tmp_path)
+    assert measured(completed(cutmix)) == measured(local_run)
 
 
 def test_a_recorded_run_says_so_and_can_be_attacked(cutmix: Ended) -> None:

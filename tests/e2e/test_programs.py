@@ -20,7 +20,7 @@ MIXER = ROOT / "examples" / "block_cutmix.py"
 def test_the_readmes_ten_lines_print_the_accuracy_that_it_says(tmp_path: Path) -> None:
     code = program("README.md", ".fit(")
     assert len([line for line in code.splitlines() if line]) == 10
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         cwd=tmp_path,
@@ -29,13 +29,13 @@ def test_the_readmes_ten_lines_print_the_accuracy_that_it_says(tmp_path: Path) -
         check=True,
         timeout=900,
     )
-    (said,) = re.findall(r"accuracy that it prints is (0\.\d+)", page("README.md"))
-    assert float(done.stdout) == pytest.approx(float(said), abs=0.02)
+    (accuracy,) = re.findall(r"accuracy that it prints is (0\.\d+)", page("README.md"))
+    assert float(process.stdout) == pytest.approx(float(accuracy), abs=0.02)
 
 
 @pytest.mark.slow
 def test_the_custom_mixer_learns() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(MIXER)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},  # the segments are small
         capture_output=True,
@@ -43,7 +43,7 @@ def test_the_custom_mixer_learns() -> None:
         check=True,
         timeout=900,
     )
-    accuracy = float(done.stdout.strip().removeprefix("top-1 on the 2,000 test images: "))
+    accuracy = float(process.stdout.strip().removeprefix("top-1 on the 2,000 test images: "))
     assert accuracy > 0.35  # chance is 0.1; seeds 0, 1 and 2 gave 0.47 to 0.49
 
 

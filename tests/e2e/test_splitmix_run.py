@@ -28,8 +28,8 @@ MAIN = "from flwr_splitmix.cli import app; app(prog_name='splitmix')"
 
 
 def new(kind: str, folder: Path) -> Path:
-    made = CliRunner().invoke(app, ["new", kind, str(folder)])
-    assert made.exit_code == 0, made.output
+    invocation = CliRunner().invoke(app, ["new", kind, str(folder)])
+    assert invocation.exit_code == 0, invocation.output
     return folder
 
 
@@ -50,15 +50,15 @@ def splitmix_run(
 
 def test_a_new_vision_app_runs_to_its_summary(runner: Runner, tmp_path: Path) -> None:
     folder = new("vision", tmp_path / "pets")
-    done = splitmix_run(runner, folder, tmp_path, TINY, "--run-dir", "kept")
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = splitmix_run(runner, folder, tmp_path, TINY, "--run-dir", "kept")
+    assert process.returncode == 0, process.stdout + process.stderr
     (run,) = Run.all(tmp_path / "kept")  # a relative folder is where the command was typed
     assert run.status == "finished"
     log = (run.path / "flower.log").read_text(encoding="utf-8")
     assert "round 2/2" in log
     assert f"of the environment {sys.prefix}" in log
     assert facts_of(run)["environment"] == sys.prefix
-    shown = done.stdout
+    shown = process.stdout
     assert "round 1/2 | " in shown or "round 2/2 | " in shown
     assert "2 of 2" in shown
     assert "CutMixSFL" in shown
@@ -75,14 +75,14 @@ def test_a_run_that_fails_ends_with_one_sentence_and_status_1(
     text = server.read_text(encoding="utf-8")
     before, main, _ = text.partition("-> None:\n")
     server.write_text(before + main + raising, encoding="utf-8")
-    done = splitmix_run(runner, folder, tmp_path, {})
-    assert done.returncode == 1, done.stdout
-    (sentence,) = [line for line in done.stderr.splitlines() if "failed" in line]
+    process = splitmix_run(runner, folder, tmp_path, {})
+    assert process.returncode == 1, process.stdout
+    (sentence,) = [line for line in process.stderr.splitlines() if "failed" in line]
     assert "the run failed" in sentence
     assert "the disk is on fire" in sentence
     log = Path(sentence.rpartition("Flower's log: ")[2].rstrip(")"))
     assert "the disk is on fire" in log.read_text(encoding="utf-8")
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in process.stderr
     assert os.sep in str(log)
 
 
@@ -100,12 +100,12 @@ def test_a_signal_to_end_stops_the_run_and_leaves_no_process(
         writers = psutil.Process(started.pid).children(recursive=True)
         assert writers
         started.send_signal(signal.SIGTERM)
-        _, said = started.communicate(timeout=300)
+        _, message = started.communicate(timeout=300)
     finally:
         started.kill()
     assert started.returncode == 130
     (run,) = Run.all(tmp_path)
-    assert f"the run was stopped; resume it with resume='{run.id}' run-dir='{tmp_path}'" in said
+    assert f"the run was stopped; resume it with resume='{run.id}' run-dir='{tmp_path}'" in message
     assert run.status == "stopped"  # its ServerApp has ended, so it can be resumed at once
     assert not [writer for writer in writers if writer.is_running()]
     wait_for("the end of the run", lambda: not runner.in_progress(), 120)

@@ -70,8 +70,8 @@ def test_a_run_over_a_mixer_equals_one_in_this_process(
     assert ended.run is not None
     assert f"mixer link: nodes dial {mixer.address}, with TLS, and so does this run" in ended.log
     assert [row["clients_alive"] for row in ended.run.rows] == [NODES]
-    here = run_here(VALUES, NODES, tmp_path)
-    check_same_results(read_results(here), deployed.results(ended.run))
+    local_run = run_here(VALUES, NODES, tmp_path)
+    check_same_results(read_results(local_run), deployed.results(ended.run))
     # The server's own record: one whole mixture a step, of nobody by name.
     steps = list(Recorder(directory=trace_dir(ended.run)).trace.steps())
     assert len(steps) == sum(row["steps"] for row in ended.run.rows)
@@ -82,10 +82,10 @@ def test_a_run_over_a_mixer_equals_one_in_this_process(
     # Each node has uploaded some patches of the 16, and written down how many.
     for node in deployed.flower.nodes:
         audit = read_journal(node.state_dir / f"audit-{node.index}.jsonl")
-        sent = [item for entry in audit if entry["exchange"] == "step" for item in entry["sent"]]
-        kept = [item["shape"][1] for item in sent if item["name"] == "smashed"]
-        assert len(kept) == len(steps)
-        assert all(0 < patches < 16 for patches in kept)
+        tensors = [item for entry in audit if entry["exchange"] == "step" for item in entry["sent"]]
+        patch_counts = [item["shape"][1] for item in tensors if item["name"] == "smashed"]
+        assert len(patch_counts) == len(steps)
+        assert all(0 < patches < 16 for patches in patch_counts)
 
 
 def test_with_noise_the_mixers_epsilon_is_that_of_sums(

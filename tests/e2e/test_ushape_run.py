@@ -39,7 +39,7 @@ def test_images_are_learned_in_the_u_shape_as_in_this_process(
 
     keys = {key.replace("-", "_"): value for key, value in values.items()}
     with one_thread():
-        here = ushape_fit.fit(
+        local_training = ushape_fit.fit(
             tmp_path / "here", steps_per_round=0, **{"warmup_epochs": 1.0, **keys}
         )
-    assert measured(run) == measured(here.run)
+    assert measured(run) == measured(local_training.run)

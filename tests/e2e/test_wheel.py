@@ -77,7 +77,7 @@ def programs(wheel: Path) -> Path:
 
 
 def pip(*arguments: str) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [
             sys.executable,
             "-m",
@@ -92,7 +92,7 @@ def pip(*arguments: str) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def without_this_checkout() -> dict[str, str]:
@@ -138,7 +138,7 @@ def flwr_run(
 ) -> Run:
     """Run an app to its end in a folder, as the README says; returns what it leaves behind."""
     *federation, values = options
-    done = subprocess.run(
+    process = subprocess.run(
         [programs / "flwr", "run", app, "--stream", *federation, "--run-config", values],
         cwd=folder,
         env=environment,
@@ -147,7 +147,7 @@ def flwr_run(
         check=False,
     )
     (run,) = Run.all(home)
-    assert run.status == "finished", done.stdout + done.stderr
+    assert run.status == "finished", process.stdout + process.stderr
     return run
 
 

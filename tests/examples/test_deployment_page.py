@@ -53,9 +53,9 @@ def test_every_key_that_is_named_exists() -> None:
 
 
 def test_the_node_configurations_have_the_keys_of_a_node() -> None:
-    given = re.findall(r'--node-config "(.*?)"', PAGE.replace("\\\n", ""))
-    assert len(given) == 5
-    for text in given:
+    configurations = re.findall(r'--node-config "(.*?)"', PAGE.replace("\\\n", ""))
+    assert len(configurations) == 5
+    for text in configurations:
         keys = set(re.findall(r"([\w-]+)=", text))
         assert {"partition-id", "num-partitions"} <= keys <= NODE_KEYS
 
@@ -77,7 +77,7 @@ def test_the_app_takes_the_keys_of_the_link() -> None:
 @pytest.mark.parametrize("program", ["flower-superlink", "flower-supernode"])
 def test_flower_has_the_options_that_are_given(program: str) -> None:
     pytest.importorskip("flwr", minversion="1.35", reason="SuperNodes need Flower 1.35")
-    told = subprocess.run(
+    help_text = subprocess.run(
         [str(Path(sys.executable).parent / program), "--help"],
         capture_output=True,
         text=True,
@@ -86,7 +86,7 @@ def test_flower_has_the_options_that_are_given(program: str) -> None:
     commands = re.findall(rf"{program} ((?:[^\n]*\\\n)*[^\n]*)", "\n".join(blocks("(?:sh|ini)")))
     options = {option for command in commands for option in re.findall(r" (--[\w-]+)", command)}
     assert len(options) >= 5
-    assert {option for option in options if option not in told} == set()
+    assert {option for option in options if option not in help_text} == set()
 
 
 def test_the_lines_to_watch_are_logged() -> None:
@@ -120,7 +120,7 @@ def test_the_columns_are_those_of_the_metrics() -> None:
 def test_seconds_megabytes_and_days_are_the_codes_own() -> None:
     parameters = inspect.signature(StreamLink).parameters
     page = " ".join(PAGE.split())
-    for said in (
+    for phrase in (
         f"is dialled again, for {parameters['reattach_timeout'].default:g} s;",
         f"within {PING_SECONDS + UNANSWERED_SECONDS} s, since a ping every {PING_SECONDS} s must "
         f"be answered within {UNANSWERED_SECONDS} s",
@@ -133,4 +133,4 @@ def test_seconds_megabytes_and_days_are_the_codes_own() -> None:
         f"taken part in for {FORGET_DAYS:g} days",
         f"delete its states after {FORGET_UNNAMED_DAYS:g} days",
     ):
-        assert said in page, said
+        assert phrase in page, phrase

@@ -75,9 +75,9 @@ def test_a_block_is_one_run_that_wraps_around(blocks: ModuleType) -> None:
     plan = blocks.BlockCutMix(2).plan(range(6), SmashedShape(4, 16, 8), np.random.default_rng(1))
     for client in range(6):
         (share,) = plan.shares(client)
-        kept = torch.zeros(16, dtype=torch.bool)
-        kept[share.positions(4)] = True
-        borders = int((kept != kept.roll(1)).sum())
+        mask = torch.zeros(16, dtype=torch.bool)
+        mask[share.positions(4)] = True
+        borders = int((mask != mask.roll(1)).sum())
         assert borders == (0 if share.count() in (0, 16) else 2)
 
 
@@ -157,8 +157,8 @@ def test_the_weights_of_one_client_are_loaded_where_none_are_averaged(
 def test_a_resumed_run_of_an_own_app_has_the_configuration_it_began_with(tmp_path: Path) -> None:
     opening, _, _ = program("docs/own-app.md", "Run.open(str").partition("strategy =")
 
-    def begun(**asked: Any) -> dict[str, Any]:
-        config = {"run-dir": str(tmp_path), "resume": "", **asked}
+    def begun(**options: Any) -> dict[str, Any]:
+        config = {"run-dir": str(tmp_path), "resume": "", **options}
         names: dict[str, Any] = {"context": SimpleNamespace(run_config=config)}
         exec(opening, names)
         return names
@@ -258,8 +258,8 @@ def test_the_lines_on_other_labels_train_and_score_them() -> None:
     client = names["client"]
     truth = data.tensors[1]
     with torch.no_grad():
-        said = tail(trunk(client.head(inputs, None)))
-    right = float(((said > 0) == truth.bool()).double().mean())
+        logits = tail(trunk(client.head(inputs, None)))
+    right = float(((logits > 0) == truth.bool()).double().mean())
     assert strategy.rows[-1]["accuracy"] == pytest.approx(right)
 
 
@@ -300,9 +300,9 @@ def test_the_lines_on_leaks_measure_the_example(
     assert re.search(r"MSE 0\.0\d+ floor 0\.0\d+ True", capsys.readouterr().out)
     exec(program("docs/own-mixer.md", "MeanImage").replace("victims=100", "victims=20"), names)
     (measure,) = capsys.readouterr().out.splitlines()
-    found = re.search(r"metric='MSE', value=(0\.0\d+).* floor=(0\.0\d+)", measure)
-    assert found
-    assert float(found[1]) > float(found[2])  # the floor knows the row's class
+    match = re.search(r"metric='MSE', value=(0\.0\d+).* floor=(0\.0\d+)", measure)
+    assert match
+    assert float(match[1]) > float(match[2])  # the floor knows the row's class
 
 
 def test_the_lines_on_a_recording_read_it(
@@ -346,11 +346,11 @@ def test_the_lines_on_links_make_them(tmp_path: Path) -> None:
     token.write_text("a" * 43)
     token.chmod(0o600)
     text = program("docs/own-app.md", "import MixerLink")
-    for page, here in (
+    for page, file in (
         ("/mixer.token", token), ("/mixer-ca.crt", files.ca),
         ("/run.crt", files.certificate), ("/run.key", files.key),
     ):  # fmt: skip
-        text = text.replace(f"/etc/splitmix{page}", str(here))
+        text = text.replace(f"/etc/splitmix{page}", str(file))
     assert "/etc/" not in text
     exec(text, names)
     assert names["strategy"].link is names["link"]
@@ -362,10 +362,10 @@ def test_the_lines_on_a_mixer_fit_the_one_of_the_deployment_page() -> None:
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     (via,) = re.findall(r"```toml\n(link-via = .*?)```", page, re.DOTALL)
     keys = tomllib.loads(via)
-    for key, given in (
+    for key, argument in (
         ("link-via", ""), ("link-via-token", ""), ("ssl-ca-certfile", "ca="),
         ("ssl-certfile", "certificate="), ("ssl-keyfile", "key="),
     ):  # fmt: skip
-        assert f'{given}"{keys[key]}"' in text
+        assert f'{argument}"{keys[key]}"' in text
     assert f"--token-file {keys['link-via-token']}" in page
     assert f"--link-client-ca {keys['ssl-ca-certfile']}" in page

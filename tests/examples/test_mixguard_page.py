@@ -57,14 +57,14 @@ def test_the_programs_of_the_page_train_and_read_what_was_recorded(tmp_path: Pat
 
 
 def test_figures_are_those_that_were_measured() -> None:
-    kept = json.loads((ROOT / "benchmarks" / "results" / "mixguard_attacks.json").read_text())
+    results = json.loads((ROOT / "benchmarks" / "results" / "mixguard_attacks.json").read_text())
     number = r" \| ([\d.]+)"
     rows = re.findall(rf"^\| (embedding|layer \d) \| (\d+){4 * number}", PAGE, re.M)
     assert len(rows) == 6
-    for place, k, *said in rows:
-        measured = kept["messages"][f"{place}, m=3, k={k}"]
+    for place, k, *figures in rows:
+        measured = results["messages"][f"{place}, m=3, k={k}"]
         names = ("another text", "best message", "best FastICA", "best FastICA, mean known")
-        for name, printed in zip(names, said, strict=True):
+        for name, printed in zip(names, figures, strict=True):
             assert float(printed) == pytest.approx(measured[name]["median"], abs=0.0051), (
                 place,
                 name,
@@ -72,38 +72,38 @@ def test_figures_are_those_that_were_measured() -> None:
 
 
 def test_what_little_distortion_costs_is_what_was_measured() -> None:
-    kept = json.loads((ROOT / "benchmarks" / "results" / "mixguard_attacks.json").read_text())
+    results = json.loads((ROOT / "benchmarks" / "results" / "mixguard_attacks.json").read_text())
     number = r" \| ([\d.]+)"
     rows = re.findall(rf"^  \| (any|`max_d|`support_s)[^|]*{3 * number} \|$", PAGE, re.M)
-    assert len(rows) == len(kept["distortion"])
-    for (_, *said), measured in zip(rows, kept["distortion"].values(), strict=True):
+    assert len(rows) == len(results["distortion"])
+    for (_, *figures), measured in zip(rows, results["distortion"].values(), strict=True):
         names = ("decoding error", "best message", "picked message")
-        for name, printed in zip(names, said, strict=True):
+        for name, printed in zip(names, figures, strict=True):
             assert float(printed) == pytest.approx(measured[name]["median"], abs=0.0051)
     # Said in words.
-    twice = [row["mixed twice"]["min"] for row in kept["messages"].values()]
+    twice = [row["mixed twice"]["min"] for row in results["messages"].values()]
     assert min(twice) > 0.9995
-    assert min(way["min"] for way in kept["labels"].values()) == 1.0
+    assert min(way["min"] for way in results["labels"].values()) == 1.0
 
 
 def test_the_samplers_table_is_what_was_measured() -> None:
-    kept = json.loads((ROOT / "benchmarks" / "results" / "samplers.json").read_text())
+    results = json.loads((ROOT / "benchmarks" / "results" / "samplers.json").read_text())
     names = ("decode error", "residual decoding", "leak", "amplification")
     rows = dict(re.findall(r"^\| ((?:rotated|convex|skewed)[^|:]*?) \| (.*) \|$", PAGE, re.M))
-    assert rows.keys() == kept["secrets"].keys()
+    assert rows.keys() == results["secrets"].keys()
     for secrets, cells in rows.items():
         for name, printed in zip(names, cells.split(" | "), strict=True):
-            measured = kept["secrets"][secrets][name]["median"]
+            measured = results["secrets"][secrets][name]["median"]
             assert float(printed) == pytest.approx(measured, abs=0.0051), (secrets, name)
-    union = kept["masks"]["union"]["median"]
+    union = results["masks"]["union"]["median"]
     assert f"costs {union:.2f}" in PAGE
 
 
 def test_a_public_head_is_said_to_protect_nothing_and_the_probes_figures_are_those_measured() -> (
     None
 ):
-    kept = json.loads((ROOT / "benchmarks" / "results" / "head_probe.json").read_text())
-    rows = kept["words_read"]
+    results = json.loads((ROOT / "benchmarks" / "results" / "head_probe.json").read_text())
+    rows = results["words_read"]
     table = PAGE[PAGE.index("| read from | behind 1 layer") :].split("\n\n")[0].splitlines()[2:]
     assert len(table) == len(rows["1"])
     for line in table:

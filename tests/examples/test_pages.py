@@ -44,11 +44,11 @@ def test_links_lead_to_what_there_is(page: Path) -> None:
 def test_headings_that_the_source_cites_exist() -> None:
     cited = re.compile(r'docs/([\w-]+\.md),\s+"([^"]+)"')
     files = [file for room in ("flwr_splitmix", "apps") for file in (ROOT / room).rglob("*.py")]
-    found = [(page, *at) for page in files for at in cited.findall(page.read_text("utf-8"))]
-    assert len(found) > 3
+    citations = [(page, *at) for page in files for at in cited.findall(page.read_text("utf-8"))]
+    assert len(citations) > 3
     missing = [
         (str(file.relative_to(ROOT)), page, heading)
-        for file, page, heading in found
+        for file, page, heading in citations
         if f"# {heading}\n" not in prose(DOCS / page)
     ]
     assert missing == []

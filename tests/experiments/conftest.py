@@ -35,8 +35,8 @@ def run(tmp_path: Path) -> RunCell:
         on_round: Callable[[RoundDone], None] = lambda event: None,
         home: str = "home",
     ) -> Run:
-        with held_run(cell, tmp_path / home, SMALL) as held:
-            run_cell(cell, held, SMALL, device="cpu", on_round=on_round)
-        return held
+        with held_run(cell, tmp_path / home, SMALL) as cell_run:
+            run_cell(cell, cell_run, SMALL, device="cpu", on_round=on_round)
+        return cell_run
 
     return call

@@ -117,18 +117,18 @@ def test_a_resumed_run_goes_on_from_its_checkpoints_alone(
 def test_observers_see_the_loss_and_the_bytes_of_whole_models() -> None:
     class Rounds(Observer):
         def __init__(self) -> None:
-            self.told: list[RoundDone] = []
+            self.events: list[RoundDone] = []
 
         def on_round(self, event: RoundDone) -> None:
-            self.told.append(event)
+            self.events.append(event)
 
-    seen = Rounds()
-    strategy = FedAvg(seed=5, observers=[seen])
+    observer = Rounds()
+    strategy = FedAvg(seed=5, observers=[observer])
     strategy.fit(make_clients(), 2)
     rows = strategy.rows
-    assert [event.row for event in seen.told] == rows
-    assert [event.loss for event in seen.told] == [row["loss"] for row in rows]
-    assert all(event.uplink_bytes == event.downlink_bytes > 0 for event in seen.told)
+    assert [event.row for event in observer.events] == rows
+    assert [event.loss for event in observer.events] == [row["loss"] for row in rows]
+    assert all(event.uplink_bytes == event.downlink_bytes > 0 for event in observer.events)
 
 
 def test_other_clients_are_refused() -> None:

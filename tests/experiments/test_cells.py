@@ -117,20 +117,20 @@ def test_methods_that_shuffle_patches_get_their_positions_behind_the_shuffle() -
 
 def test_spectra_of_embeddings_are_no_cell_that_was_run_with_those_of_pixels() -> None:
     old = replace(CPU.cell(variant("SpectralShuffleSL"), track="shuffling"), options=())
-    now = CPU.cell(variant("SpectralShuffleSL"), track="shuffling")
+    new = CPU.cell(variant("SpectralShuffleSL"), track="shuffling")
     pixels = CPU.cell(variant("SpectralShuffleSL", {"spectrum": "pixels"}), track="shuffling")
-    assert dict(now.options) == {"spectrum": "embedding"}
-    assert len({old.id, now.id, pixels.id}) == 3
+    assert dict(new.options) == {"spectrum": "embedding"}
+    assert len({old.id, new.id, pixels.id}) == 3
 
 
 def test_cells_of_mixguard_name_their_sampler_as_older_ones_had_another_default() -> None:
-    made = variant("MixGuard", {"k": 3}, model="MiniLM-L6", clients=1)
-    now = CPU.cell(made, track="cola")
-    assert dict(now.options) == {"k": 3, "sampler": "skewed"}
-    old = replace(now, options=made.options)
-    rotated = CPU.cell(replace(made, options=(("sampler", "rotated"),)), track="cola")
+    mixguard = variant("MixGuard", {"k": 3}, model="MiniLM-L6", clients=1)
+    new = CPU.cell(mixguard, track="cola")
+    assert dict(new.options) == {"k": 3, "sampler": "skewed"}
+    old = replace(new, options=mixguard.options)
+    rotated = CPU.cell(replace(mixguard, options=(("sampler", "rotated"),)), track="cola")
     assert dict(rotated.options)["sampler"] == "rotated"
-    assert old.id != now.id
+    assert old.id != new.id
 
 
 def test_an_unknown_model_is_one_clear_error() -> None:

@@ -103,11 +103,11 @@ def test_a_corpus_is_read_in_its_public_layout(
         write(tmp_path, split)
     sets = open_corpus(str(tmp_path), CORPORA[name])
     assert (len(sets.train), len(sets.test)) == (2, 2)
-    said, second, told = first
+    first_text, second, target = first
     rows = sets.train
-    assert rows.texts[0] == said
+    assert rows.texts[0] == first_text
     assert (rows.seconds or ("",))[0] == second
-    assert (rows.answers[0] if rows.answers else str(rows.labels[0])) == told
+    assert (rows.answers[0] if rows.answers else str(rows.labels[0])) == target
     assert all("dev" in text for text in sets.test.texts)
 
 

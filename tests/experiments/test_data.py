@@ -88,8 +88,10 @@ def test_resident_images_are_the_images() -> None:
 
 def test_resident_images_are_kept_as_bytes() -> None:
     images = load_images(SMALL).test.subset(np.arange(9))
-    kept = vars(ResidentImages(images, torch.device("cpu")))
-    bytes_kept = sum(v.nbytes for v in kept.values() if isinstance(v, torch.Tensor) and v.dim() > 3)
+    attributes = vars(ResidentImages(images, torch.device("cpu")))
+    bytes_kept = sum(
+        v.nbytes for v in attributes.values() if isinstance(v, torch.Tensor) and v.dim() > 3
+    )
     assert bytes_kept == 9 * 32 * 32
 
 

@@ -63,13 +63,13 @@ def test_answers_are_those_of_transformers(tmp_path: Path) -> None:
     parts = build_language_parts(str(tmp_path), LanguageCut(1, 1))
     rows = generated_sets("generation").test.first(6)
     data = token_set(rows, tokenizer, "generation", max_length=96)
-    made: list[GenerationScores] = []
+    scorers: list[GenerationScores] = []
 
     def scores() -> GenerationScores:
         decode = partial(tokenizer.decode, skip_special_tokens=True)
         end = tokenizer.eos_token_id
-        made.append(GenerationScores(decode, end=end, max_new_tokens=5, max_length=96))
-        return made[-1]
+        scorers.append(GenerationScores(decode, end=end, max_new_tokens=5, max_length=96))
+        return scorers[-1]
 
     client = WholeTextClient(
         WholeTexts(*parts.all_here()),
@@ -79,7 +79,7 @@ def test_answers_are_those_of_transformers(tmp_path: Path) -> None:
         benchmark_data=data,
         device="cpu",
     )
-    said = client.score()
+    scored = client.score()
     expected, losses = [], []
     for ids, labels in (data[row] for row in range(len(data))):
         prompt = ids[labels == -100][None]
@@ -88,11 +88,13 @@ def test_answers_are_those_of_transformers(tmp_path: Path) -> None:
             losses += [model(input_ids=ids[None], labels=labels[None]).loss * (labels >= 0).sum()]
         answer = written[0, prompt.shape[1] :]
         expected.append(tokenizer.decode(answer, skip_special_tokens=True).strip())
-    assert made[0].said == expected
-    assert made[0].right == [answer.strip() for answer in rows.answers]
+    assert scorers[0].said == expected
+    assert scorers[0].right == [answer.strip() for answer in rows.answers]
     tokens = sum(int((labels >= 0).sum()) for _, labels in (data[r] for r in range(len(data))))
-    assert said["loss"] / said["examples"] == pytest.approx(float(sum(losses)) / tokens, rel=1e-4)
-    assert said["scores"].keys() == {"perplexity", *SCORES}
+    assert scored["loss"] / scored["examples"] == pytest.approx(
+        float(sum(losses)) / tokens, rel=1e-4
+    )
+    assert scored["scores"].keys() == {"perplexity", *SCORES}
 
 
 @pytest.mark.parametrize("method", ["USplitSL", "Unsplit"])

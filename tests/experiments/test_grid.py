@@ -25,22 +25,22 @@ def place(tmp_path: Path) -> Workplace:
     return Workplace(tmp_path, SMALL, "cpu")
 
 
-def states(told: list[Progress], cell: Cell) -> list[tuple[str, int]]:
-    return [(p.state, p.rounds) for p in told if p.cell == cell]
+def states(reports: list[Progress], cell: Cell) -> list[tuple[str, int]]:
+    return [(p.state, p.rounds) for p in reports if p.cell == cell]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_failing_cell_does_not_stop_the_others(place: Workplace, jobs: int) -> None:
-    told: list[Progress] = []
+    reports: list[Progress] = []
     good = [FIRST, SECOND][: 3 - jobs]  # every process takes seconds to start
-    failures = run_grid([WRONG, *good], place, jobs=jobs, on_progress=told.append)
+    failures = run_grid([WRONG, *good], place, jobs=jobs, on_progress=reports.append)
     for cell in good:
-        assert states(told, cell) == [("begun", 0), ("round", 1), ("round", 2), ("done", 2)]
+        assert states(reports, cell) == [("begun", 0), ("round", 1), ("round", 2), ("done", 2)]
     assert [failure.cell for failure in failures] == [WRONG]
     assert "no method 'NoSuchSL'" in failures[0].reason
     assert unfinished([*good, WRONG, *good], place.home) == [WRONG]
     runs = find_runs(place.home)
-    accuracies = {p.cell.id: p.top1 for p in told if p.state == "done"}
+    accuracies = {p.cell.id: p.top1 for p in reports if p.state == "done"}
     for cell in good:
         summary = runs[cell.id].summary
         assert summary is not None
@@ -52,9 +52,9 @@ def test_a_finished_cell_is_not_run_again_and_keeps_no_weights(place: Workplace)
     (run,) = Run.all(place.home)
     assert {file.name for file in run.path.iterdir()} >= {"config.json", "summary.json", "log.txt"}
     assert not list(run.path.rglob("*.safetensors"))
-    told: list[Progress] = []
-    run_grid([FIRST], place, on_progress=told.append)
-    assert [progress.state for progress in told] == ["done"]
+    reports: list[Progress] = []
+    run_grid([FIRST], place, on_progress=reports.append)
+    assert [progress.state for progress in reports] == ["done"]
     assert len(Run.all(place.home)) == 1
 
 
@@ -70,10 +70,10 @@ def test_what_a_run_logs_goes_to_its_file(
 
 
 def test_two_processes_do_not_write_one_run(place: Workplace) -> None:
-    told: list[Progress] = []
+    reports: list[Progress] = []
     with held_run(FIRST, place.home, SMALL) as run:
-        run_grid([FIRST], place, on_progress=told.append)
-    ((state, reason),) = [(p.state, p.reason) for p in told]
+        run_grid([FIRST], place, on_progress=reports.append)
+    ((state, reason),) = [(p.state, p.reason) for p in reports]
     assert state == "failed"
     assert reason.startswith(f"run {run.id} is in progress: process {os.getpid()} on ")
 
@@ -95,9 +95,9 @@ def test_a_run_that_another_process_made_meanwhile_is_taken(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Run.create({"cell": FIRST.id}, name="other", home=place.home)
-    seen = iter([{}, find_runs(place.home)])  # the other process was quicker to the lock
+    listings = iter([{}, find_runs(place.home)])  # the other process was quicker to the lock
     with monkeypatch.context() as patch:
-        patch.setattr("flwr_splitmix.experiments.cell_runs.find_runs", lambda home: next(seen))
+        patch.setattr("flwr_splitmix.experiments.cell_runs.find_runs", lambda home: next(listings))
         with held_run(FIRST, place.home, SMALL) as run:
             assert run.id == other.id
     assert [run.id for run in Run.all(place.home)] == [other.id]
@@ -147,10 +147,10 @@ def test_a_process_that_dies_costs_its_own_cell(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grid, "_work", die)
-    told: list[Progress] = []
-    failures = run_grid([WRONG, FIRST], place, jobs=2, on_progress=told.append)
+    reports: list[Progress] = []
+    failures = run_grid([WRONG, FIRST], place, jobs=2, on_progress=reports.append)
     assert [failure.reason for failure in failures] == ["its process ended with exit code 7"]
-    assert states(told, FIRST) == [("done", 0)]
+    assert states(reports, FIRST) == [("done", 0)]
 
 
 def test_processes_are_stopped_with_their_state_when_the_user_interrupts(place: Workplace) -> None:

@@ -196,7 +196,7 @@ def test_the_papers_numbers_are_those_that_they_print(
 
 
 def test_every_table_and_figure_that_was_asked_for_is_there() -> None:
-    asked = {
+    expected = {
         "cutmixsl-fig2", "dp-cutmix-workshop-fig3a", "dp-cutmix-workshop-fig3b",
         "cutmixsl-table1", "cutmixsl-table2", "cutmixsl-fig6a", "cutmixsl-fig6b", "cutmixsl-fig8",
         "dp-cutmixsl-table4", "dp-cutmixsl-table6", "dp-cutmixsl-table7",
@@ -207,7 +207,7 @@ def test_every_table_and_figure_that_was_asked_for_is_there() -> None:
         "mixguard-table7", "mixguard-table8", "mixguard-fig3b", "mixguard-fig3c", "mixguard-fig4",
         "mixguard-fig5",
     }  # fmt: skip
-    assert asked <= EXPERIMENTS.keys()
+    assert expected <= EXPERIMENTS.keys()
 
 
 @pytest.mark.parametrize("experiment", EVERY)
@@ -246,9 +246,11 @@ def test_the_workshops_cutmixsl_is_best_but_once() -> None:
         ("Fashion-MNIST", set()),
         ("CIFAR-10", {("SL w. Mixup", "VGG-16")}),
     ):
-        own = [claim for claim in claims if dataset in (claim.datasets or (dataset,))]
+        dataset_claims = [claim for claim in claims if dataset in (claim.datasets or (dataset,))]
         others = {(row, model) for row in WORKSHOP.values() for model in MODELS if row != best}
-        assert {claim.low for claim in own if claim.high[0] == best} == others - exceptions
+        assert {
+            claim.low for claim in dataset_claims if claim.high[0] == best
+        } == others - exceptions
 
 
 @pytest.mark.parametrize("experiment", EVERY)
@@ -283,10 +285,10 @@ def test_every_cell_has_a_method_that_takes_its_options(
             assert {name for name, _ in cell.options} <= OPTIONS[cell.method], cell
             continue
         kind = STRATEGIES.get(cell.method) or BASELINES[cell.method]
-        known = {*inspect.signature(kind.__init__).parameters}
-        if "noise" in known or "sigma_s" in dict(cell.options):
-            known |= {value.name for value in fields(GaussianNoise)} | {"delta"}
-        assert {name for name, _ in cell.options} <= known, cell
+        parameters = {*inspect.signature(kind.__init__).parameters}
+        if "noise" in parameters or "sigma_s" in dict(cell.options):
+            parameters |= {value.name for value in fields(GaussianNoise)} | {"delta"}
+        assert {name for name, _ in cell.options} <= parameters, cell
 
 
 def test_one_run_serves_every_experiment_that_needs_it() -> None:
@@ -321,8 +323,8 @@ def test_what_was_run_with_joint_updates_is_still_found() -> None:
     for table in ("cutmixsl-table1", "cutmixsl-table2"):
         joint = {cell for _, cell in EXPERIMENTS[f"{table}-joint"].cells(SCALES["cpu"])}
         assert {cell.recipe.server_update for cell in joint} == {"sum"}
-        now = {cell.recipe.server_update for _, cell in EXPERIMENTS[table].cells(SCALES["cpu"])}
-        assert "sequential" in now
+        updates = {cell.recipe.server_update for _, cell in EXPERIMENTS[table].cells(SCALES["cpu"])}
+        assert "sequential" in updates
 
 
 def test_the_workshops_epsilons_order_as_its_theorem_says() -> None:

@@ -42,6 +42,6 @@ def test_no_other_option_is_on_a_scale() -> None:
 
 
 def test_a_whole_number_on_a_scale_is_a_float_and_a_count_is_none() -> None:
-    own = dict(as_options({"alpha": 6, "k": 6, "strength": None}))
-    assert own == {"alpha": 6.0, "k": 6, "strength": None}
-    assert [type(own[name]) for name in ("alpha", "k")] == [float, int]
+    options = dict(as_options({"alpha": 6, "k": 6, "strength": None}))
+    assert options == {"alpha": 6.0, "k": 6, "strength": None}
+    assert [type(options[name]) for name in ("alpha", "k")] == [float, int]

@@ -75,11 +75,11 @@ def test_an_interruption_during_the_first_start_is_silent_and_leaves_nothing(
         os.killpg(program.pid, signal.SIGINT)
         program.wait(timeout=60)
         (tmp_path / "interrupted").touch()
-        said = program.communicate(timeout=60)
+        output = program.communicate(timeout=60)
         wait_for("the end of all processes", lambda: ended(program.pid), timeout=30.0)
     finally:
         if not ended(program.pid):
             os.killpg(program.pid, signal.SIGKILL)
         program.wait()
-    assert said == ("stopped\n", "")
+    assert output == ("stopped\n", "")
     assert not (tmp_path / "worked").exists()

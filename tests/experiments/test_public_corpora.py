@@ -89,9 +89,9 @@ def test_a_pair_makes_another_cell_and_supports_come_first() -> None:
     loaded = [load_cell_texts(cell, GENERATED, tokenizer) for cell in cells]
     assert [texts.supports for texts in loaded] == [0, 8]
     assert [len(texts.public) for texts in loaded] == [8, 16]
-    said = [tokenizer.decode(ids, skip_special_tokens=True) for ids in loaded[1].public.texts]
+    decoded = [tokenizer.decode(ids, skip_special_tokens=True) for ids in loaded[1].public.texts]
     books = generated_public("classification")[200:]
-    assert all(any(book.startswith(text) for book in books) for text in said[:8])
+    assert all(any(book.startswith(text) for book in books) for text in decoded[:8])
 
 
 def test_the_figure_has_the_papers_nine_pairs_and_runs_those_of_its_own_folder() -> None:

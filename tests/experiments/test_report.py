@@ -77,8 +77,8 @@ def table(tmp_path: Path) -> Table:
     finish(tmp_path, cell_of("PSL", seed=1), 0.43)
     finish(tmp_path, cell_of("SFL"), 0.41, averaging_bytes=2_000_000)
     Run.create(cell_of("SFL", seed=1).config, name="begun", home=tmp_path)
-    (made,) = make_tables(TOY, SMOKE, tmp_path)
-    return made
+    (toy_table,) = make_tables(TOY, SMOKE, tmp_path)
+    return toy_table
 
 
 def test_means_and_spreads_are_over_the_finished_seeds(table: Table) -> None:
@@ -115,8 +115,8 @@ def test_a_claim_compares_the_seeds_that_both_places_have(tmp_path: Path) -> Non
     finish(tmp_path, cell_of("PSL"), 0.40)
     finish(tmp_path, cell_of("PSL", seed=1), 0.50, uplink_bytes=80_000_000)
     finish(tmp_path, cell_of("SFL"), 0.42)
-    (made,) = make_tables(TOY, SMOKE, tmp_path)
-    accuracy, uplink, *_ = made.claims
+    (table,) = make_tables(TOY, SMOKE, tmp_path)
+    accuracy, uplink, *_ = table.claims
     assert accuracy.verdict == "agrees"
     assert accuracy.margin == pytest.approx(2.0)
     assert (uplink.ordering.measure, uplink.margin) == ("uplink", 0.0)
@@ -126,9 +126,9 @@ def test_places_without_a_seed_in_common_are_compared_by_their_own_means(tmp_pat
     finish(tmp_path, cell_of("PSL"), 0.40)
     finish(tmp_path, cell_of("PSL", seed=1), 0.50)
     finish(tmp_path, cell_of("SFL", seed=2), 0.42)
-    (made,) = make_tables(TOY, SMOKE, tmp_path)
-    assert made.claims[0].verdict == "disagrees"
-    assert made.claims[0].margin == pytest.approx(-3.0)
+    (table,) = make_tables(TOY, SMOKE, tmp_path)
+    assert table.claims[0].verdict == "disagrees"
+    assert table.claims[0].margin == pytest.approx(-3.0)
 
 
 def test_every_data_set_and_length_that_was_begun_is_a_table(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_every_data_set_and_length_that_was_begun_is_a_table(tmp_path: Path) -> 
     finish(tmp_path, cell_of("PSL", epochs=9), 0.50)
     finish(tmp_path, cell_of("PSL", source="uoft-cs/cifar10", epochs=9), 0.30)
     reports = make_tables(TOY, SMOKE, tmp_path)
-    assert [(made.dataset, made.epochs, made.lines[0].mean) for made in reports] == [
+    assert [(report.dataset, report.epochs, report.lines[0].mean) for report in reports] == [
         (SMALL, 2, 40.0), (SMALL, 9, 50.0), ("uoft-cs/cifar10", 9, 30.0),
     ]  # fmt: skip
     (one,) = make_tables(TOY, SMOKE, tmp_path, epochs=9, dataset=SMALL)
@@ -160,19 +160,19 @@ def test_a_table_shows_the_scores_that_its_experiment_names(tmp_path: Path) -> N
     finish(tmp_path, cell_of("PSL"), 0.9, eval_matthews=0.30, error=0.25)
     finish(tmp_path, cell_of("PSL", seed=1), 0.9, eval_matthews=0.32, error=0.35)
     finish(tmp_path, cell_of("SFL"), 0.9, eval_matthews=0.2750)
-    (made,) = make_tables(scored, SMOKE, tmp_path)
-    assert tables.headings(made)[2:5] == ["Matthews", "error", "seeds"]
-    assert tables.rows(made)[0][2:5] == ["31.00 ± 1.41", "0.300 ± 0.071", "2 seeds"]
-    assert tables.rows(made)[1][2:5] == ["27.50", "-", "1 seed"]
-    assert tables.rows(made)[2][2:5] == ["-", "-", "not run"]
+    (table,) = make_tables(scored, SMOKE, tmp_path)
+    assert tables.headings(table)[2:5] == ["Matthews", "error", "seeds"]
+    assert tables.rows(table)[0][2:5] == ["31.00 ± 1.41", "0.300 ± 0.071", "2 seeds"]
+    assert tables.rows(table)[1][2:5] == ["27.50", "-", "1 seed"]
+    assert tables.rows(table)[2][2:5] == ["-", "-", "not run"]
     verdicts: dict[str, tuple[str, Any]] = {
-        str(claim.ordering): (claim.verdict, claim.margin) for claim in made.claims
+        str(claim.ordering): (claim.verdict, claim.margin) for claim in table.claims
     }
     assert verdicts == {
         "PSL < SFL + 5 (n = 2)": ("agrees", pytest.approx(2.5)),
         "PSL < SFL + 2 (n = 2)": ("disagrees", pytest.approx(-0.5)),
     }
-    (plain,) = json.loads(json.dumps(tables.to_json([made])))
+    (plain,) = json.loads(json.dumps(tables.to_json([table])))
     assert plain["lines"][0]["further_scores"] == [[0.25, 0.35]]
 
 

@@ -138,18 +138,18 @@ def test_a_whole_model_is_its_parts_and_scored_over_all_texts(encoder: Path) -> 
     )
     scores = client.score()
     whole = parts.model_class.from_pretrained(encoder).eval()
-    said, right, loss = [], [], 0.0
+    predictions, right, loss = [], [], 0.0
     for index in range(len(data)):
         ids, label = data[index]
         with torch.no_grad():
             logits = whole(input_ids=ids[None]).logits
-        said.append(int(logits.argmax()))
+        predictions.append(int(logits.argmax()))
         right.append(int(label))
         loss += float(torch.nn.functional.cross_entropy(logits, label[None]))
     assert scores["examples"] == 10
-    assert scores["correct"] == sum(a == b for a, b in zip(said, right, strict=True))
+    assert scores["correct"] == sum(a == b for a, b in zip(predictions, right, strict=True))
     assert scores["loss"] == pytest.approx(loss, rel=1e-4)
-    assert scores["scores"]["matthews"] == pytest.approx(matthews_corrcoef(right, said))
+    assert scores["scores"]["matthews"] == pytest.approx(matthews_corrcoef(right, predictions))
 
 
 def test_cola_is_read_from_its_folder_and_the_public_texts_from_beside_it(
@@ -166,13 +166,13 @@ def test_cola_is_read_from_its_folder_and_the_public_texts_from_beside_it(
         run(cell_of("USplitSL"), tmp_path / "home", str(folder))
     assert "\n" not in str(caught.value)
     (folder / "in_domain_dev.tsv").write_text("\n".join(rows[:6]))
-    done = run(
+    cell_run = run(
         cell_of("MixGuard", secret_tokens=0, calibration_epochs=0, perturbation=None),
         tmp_path / "home",
         str(folder),
     )
-    assert done.status == "finished"
-    assert done.rows[-1]["steps"] == 16 // 8
+    assert cell_run.status == "finished"
+    assert cell_run.rows[-1]["steps"] == 16 // 8
 
 
 def test_every_row_of_table_2_is_scored_by_accuracy(encoder: Path, tmp_path: Path) -> None:

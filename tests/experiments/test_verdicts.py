@@ -23,8 +23,8 @@ ONE: BySeed = {0: 40.0, 1: 50.0}
 def test_means_are_over_the_seeds_that_both_have(
     low: BySeed, high: BySeed, slack: float, verdict: str, margin: float
 ) -> None:
-    found, by = judged(low, high, slack)
-    assert found == verdict
+    judgement, by = judged(low, high, slack)
+    assert judgement == verdict
     assert by == pytest.approx(margin)
 
 

@@ -40,6 +40,6 @@ def run(
     on_round: Callable[[RoundDone], None] = lambda event: None,
 ) -> Run:
     """Run a cell in a home directory; continue the run that the cell has there."""
-    with held_run(cell, home, source) as held:
-        run_cell(cell, held, source, device="cpu", on_round=on_round)
-    return held
+    with held_run(cell, home, source) as cell_run:
+        run_cell(cell, cell_run, source, device="cpu", on_round=on_round)
+    return cell_run

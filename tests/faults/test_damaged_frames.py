@@ -65,10 +65,10 @@ def refusals(seeds: Iterable[int]) -> int:
             line.hello(cable, HELLO)
             call = line.submit("step", {"number": 0})
             assert (line.next_frame(cable) or ([], False))[0]
-            done = line.receive(cable, mutated(REPLY, rng))
+            call_ended = line.receive(cable, mutated(REPLY, rng))
             outcome = call.outcome
             # A frame about another call changes nothing: the call stays in flight.
-            assert done == (outcome is not None)
+            assert call_ended == (outcome is not None)
             answered = outcome is None or outcome.error is None
             if outcome is not None and outcome.reply is not None:
                 assert payload_bytes(outcome.reply, "keep") <= MAX_BODY
@@ -156,10 +156,10 @@ def test_a_node_gets_over_a_server_that_sends_damaged_frames() -> None:
     server.add_generic_rpc_handlers((Rogue(),))
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
-    asked: list[str] = []
+    methods: list[str] = []
 
     def answer(method: str, arguments: Mapping[str, Any]) -> Outcome:
-        asked.append(method)
+        methods.append(method)
         return Outcome({}) if method == "step" else Outcome(None, f"{method!r} is no exchange")
 
     ticket = Ticket(0, 0, 1, 1, link="stream", address=address, tls=False, patience=0.5)
@@ -171,4 +171,4 @@ def test_a_node_gets_over_a_server_that_sends_damaged_frames() -> None:
         reasons.add(str(caught.value).partition(":")[0])
     server.stop(0).wait()
     assert "the server sent bytes that are not a frame" in reasons
-    assert len(asked) < 200
+    assert len(methods) < 200

@@ -64,15 +64,15 @@ def train(home: Path, full_rounds: list[int]) -> tuple[str, str, Any]:
     """Train 4 rounds, on a full disk at the end of some: (output, log, run)."""
     from flwr_splitmix import Run
 
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(home), json.dumps(full_rounds)],
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip(), done.stderr, Run.open("latest", home=home)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip(), process.stderr, Run.open("latest", home=home)
 
 
 def test_training_goes_on_while_the_disk_is_full(tmp_path: Path) -> None:
@@ -99,5 +99,5 @@ def test_a_run_that_ends_on_a_full_disk_keeps_its_last_good_checkpoint(tmp_path:
     assert run.status == "failed"
     # What was measured is small enough to have been written, and the run can be resumed.
     assert [row["round"] for row in run.rows] == [1, 2, 3, 4]
-    left = [file.name for file in (run.path / "checkpoints").iterdir()]
-    assert left == ["round-000001.safetensors"]
+    files = [file.name for file in (run.path / "checkpoints").iterdir()]
+    assert files == ["round-000001.safetensors"]

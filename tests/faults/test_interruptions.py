@@ -160,9 +160,9 @@ def test_a_run_whose_machine_died_is_resumed_as_if_it_had_not(
         "num-server-rounds": ROUNDS,
         "steps-per-round": 20,
     }
-    there, here = tmp_path / "there", tmp_path / "here"
-    run = killed_and_resumed(runner, values, there, nodes=2)
-    check_same_run(run, run_here(values, 2, here))
+    flower_home, local_home = tmp_path / "there", tmp_path / "here"
+    run = killed_and_resumed(runner, values, flower_home, nodes=2)
+    check_same_run(run, run_here(values, 2, local_home))
 
 
 def test_a_resumed_run_of_texts_is_too(runner: Runner, tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def test_a_resumed_run_of_texts_is_too(runner: Runner, tmp_path: Path) -> None:
         "steps_per_round": 20,
         "server_threads": 1,
     }
-    given = {name.replace("_", "-"): value for name, value in values.items()}
-    run = killed_and_resumed(runner, given, tmp_path / "there", nodes=2, app=language_app.APP)
+    run_config = {name.replace("_", "-"): value for name, value in values.items()}
+    run = killed_and_resumed(runner, run_config, tmp_path / "there", nodes=2, app=language_app.APP)
     with one_thread():
         whole = language_app.fit(tmp_path / "here", **values).strategy.recorder.run
     assert whole is not None

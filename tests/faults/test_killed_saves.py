@@ -38,8 +38,8 @@ def kill_in_save(store: CheckpointStore | ClientStore, method: str, *numbers: in
         *map(str, numbers),
     ]  # fmt: skip
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    (left,) = {*store.path.rglob("*")} - before
-    return left
+    (leftover,) = {*store.path.rglob("*")} - before
+    return leftover
 
 
 def age(path: Path, seconds: float) -> None:
@@ -55,12 +55,12 @@ def test_a_forgotten_run_leaves_nothing_of_a_killed_save(tmp_path: Path) -> None
     """Otherwise a node would keep such a private state for good, and the run's folder with it."""
     store = ClientStore(tmp_path / "run-a")
     store.save(0, 1, TENSORS, {})
-    left = kill_in_save(store, "save", 0, 2)
-    assert left.name.startswith(".round-000002.safetensors.")
+    leftover = kill_in_save(store, "save", 0, 2)
+    assert leftover.name.startswith(".round-000002.safetensors.")
     age(tmp_path / "run-a", 31 * 86_400)
     forget_runs(tmp_path)
-    assert files(tmp_path) == [str(left.relative_to(tmp_path))]  # it may still be written
-    age(left, ABANDONED + 60)
+    assert files(tmp_path) == [str(leftover.relative_to(tmp_path))]  # it may still be written
+    age(leftover, ABANDONED + 60)
     age(tmp_path / "run-a", 31 * 86_400)
     forget_runs(tmp_path)
     assert [*tmp_path.iterdir()] == []
@@ -70,14 +70,14 @@ def test_a_forgotten_run_leaves_nothing_of_a_killed_save(tmp_path: Path) -> None
 def test_a_client_that_goes_on_removes_what_it_had_left(method: str, tmp_path: Path) -> None:
     store = ClientStore(tmp_path)
     store.save(0, 1, TENSORS, {})
-    left = kill_in_save(store, "save", 0, 2)
-    for seconds, there in [(ABANDONED - 60, True), (ABANDONED + 60, False)]:
-        age(left, seconds)
+    leftover = kill_in_save(store, "save", 0, 2)
+    for seconds, exists in [(ABANDONED - 60, True), (ABANDONED + 60, False)]:
+        age(leftover, seconds)
         if method == "save":
             store.save(0, 3, TENSORS, {})
         else:
             store.prune(0, [])
-        assert left.exists() is there
+        assert leftover.exists() is exists
     assert store.load(0, at_most=1) is not None or method == "prune"
 
 
@@ -88,12 +88,12 @@ def test_a_run_that_goes_on_removes_what_it_had_left(
 ) -> None:
     store = CheckpointStore(tmp_path)
     store.save(1, TENSORS, {})
-    left = kill_in_save(store, killed, 2)
+    leftover = kill_in_save(store, killed, 2)
     other = tmp_path / ".notes.safetensors.0123abcd"
     other.write_text("not ours")
-    for file in (left, other):
+    for file in (leftover, other):
         age(file, ABANDONED + 60)
     getattr(store, method)(3, TENSORS, {})
-    assert not left.exists()
+    assert not leftover.exists()
     assert other.exists()
     assert store.load().round == 3

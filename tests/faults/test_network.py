@@ -53,8 +53,8 @@ def test_a_network_that_drops_and_is_slow_changes_nothing_but_the_time(
 ) -> None:
     address, proxy = network
     values = {"rounds": 2, "steps": STEPS, "pause": 0.1, "min-nodes": CLIENTS}
-    own = {"link-address": address, "link-advertise": proxy.address, "run-dir": str(home)}
-    run_id = deployed.start({**values, **own}, APP)
+    settings = {"link-address": address, "link-advertise": proxy.address, "run-dir": str(home)}
+    run_id = deployed.start({**values, **settings}, APP)
     deployed.reach(run_id, "step 5", lambda: len(steps_in(home, 0, 1)) >= 5, START)
     proxy.open = False
     proxy.cut()

@@ -36,7 +36,7 @@ class Cluster:
         self.address = ""
 
     def start(self) -> None:
-        said = self._node(
+        output = self._node(
             "head",
             "--head",
             f"--port={free_port()}",
@@ -44,8 +44,8 @@ class Cluster:
             "--include-dashboard=false",
         )
         # Ray listens on this machine's own address, and not on every machine on the loopback.
-        printed = re.search(r"ray start --address='([^']+)'", said)
-        assert printed is not None, said
+        printed = re.search(r"ray start --address='([^']+)'", output)
+        assert printed is not None, output
         self.address = printed[1]
         self._node("second", f"--address={self.address}")
 

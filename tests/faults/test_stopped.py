@@ -62,14 +62,14 @@ run()
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "SIGKILL", "exit"])
 def test_no_finished_round_is_lost(tmp_path: Path, how: str) -> None:
     run = Run.create({}, name="x", home=tmp_path)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path), run.id, how],
         capture_output=True,
         text=True,
         timeout=500,
         check=False,
     )
-    assert "LinkError" not in done.stderr, done.stderr
+    assert "LinkError" not in process.stderr, process.stderr
     assert [row["round"] for row in run.rows] == list(range(1, 9))
     assert run.checkpoints.rounds() == [5, 8]
 

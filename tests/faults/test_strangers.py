@@ -70,12 +70,12 @@ def tls_connection(address: str, ca: Path) -> Iterator[ssl.SSLSocket]:
 def said_to(peer: socket.socket) -> int:
     """Return how many bytes the server says to a stream that it refuses; it may hang up or not."""
     peer.settimeout(60)
-    said = 0
+    total = 0
     with contextlib.suppress(TimeoutError, ConnectionError, ssl.SSLError):
         while data := peer.recv(65536):
-            said += len(data)
+            total += len(data)
             peer.settimeout(3)
-    return said
+    return total
 
 
 def test_strangers_at_the_port_of_a_run_change_nothing(

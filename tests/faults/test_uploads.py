@@ -34,12 +34,12 @@ def test_what_a_client_was_not_asked_for_costs_it_the_round_and_nobody_else(
     assert ended.run is not None
     assert [row["clients_alive"] for row in ended.run.rows] == [2] * len(REASONS) + [3]
     for server_round, reason in enumerate(REASONS.values(), start=1):
-        (said,) = [
+        (warning,) = [
             line
             for line in ended.log.splitlines()
             if f"round {server_round} went on without client 1: " in line
         ]
-        assert reason in said
+        assert reason in warning
     whole = run_here(app, values, tmp_path)
     assert measured(ended.run) == measured(whole)
     check_same_tensors(
@@ -65,15 +65,15 @@ class Foreign(Observer):
             mixture = event.mixed.smashed[row * batch : (row + 1) * batch]
             foreign = (mixture == FOREIGN).all(2).all(0)
             for member in source.members:
-                own = member.share.pick(mixture)
+                picked = member.share.pick(mixture)
                 upload = event.uploads[member.client]
                 assert isinstance(upload, Upload)
-                (sent,) = upload.smashed
-                assert sent is not None
-                assert torch.equal(own, sent)
+                (smashed,) = upload.smashed
+                assert smashed is not None
+                assert torch.equal(picked, smashed)
                 if member.client == self.client:
-                    assert int(foreign.sum()) == own.shape[1]
-                    self.looked_at += own.shape[1]
+                    assert int(foreign.sum()) == picked.shape[1]
+                    self.looked_at += picked.shape[1]
             if self.client not in {member.client for member in source.members}:
                 assert not foreign.any()
 

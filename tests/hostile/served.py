@@ -77,8 +77,8 @@ class Served:
     def hear(self, timeout: float = 120.0) -> dict[str, Any]:
         """Return the next thing that the process says."""
         line = self._said.get(timeout=timeout)
-        heard: dict[str, Any] = json.loads(line)
-        return heard
+        report: dict[str, Any] = json.loads(line)
+        return report
 
     def heard(self) -> dict[str, Any] | None:
         """Return the next thing that the process has said, None if it has said nothing."""
@@ -90,8 +90,8 @@ class Served:
 
     def ticket(self) -> tuple[Ticket, int]:
         """Return the next node's ticket and id."""
-        heard = self.hear()
-        return Ticket(**heard["ticket"]), heard["node"]
+        report = self.hear()
+        return Ticket(**report["ticket"]), report["node"]
 
     def resident(self) -> int:
         """Return the bytes of memory that the process has now."""
@@ -119,10 +119,10 @@ def served(**play: Any) -> Iterator[Served]:
         server.close()
 
 
-def say(**what: Any) -> None:
+def say(**fields: Any) -> None:
     """Tell the test, from any thread."""
     with _SPEAKING:
-        print(json.dumps(what), flush=True)
+        print(json.dumps(fields), flush=True)
 
 
 def serve(play: Play) -> None:

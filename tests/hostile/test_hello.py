@@ -75,8 +75,8 @@ def fat() -> Iterator[subprocess.Popen[str]]:
 def send_hello(fat: subprocess.Popen[str], server: Served, **how: Any) -> tuple[str, int]:
     """Send a hello of 1 GB: (how that ends for its process, the server's growth in bytes)."""
     before = server.peak()
-    said, _ = fat.communicate(json.dumps(how) + "\n", timeout=240)
-    return said.strip(), server.peak() - before
+    output, _ = fat.communicate(json.dumps(how) + "\n", timeout=240)
+    return output.strip(), server.peak() - before
 
 
 def longest_refusal(ticket: Ticket, node: int, fat: subprocess.Popen[str]) -> float:
@@ -131,15 +131,15 @@ def test_a_hello_of_a_gigabyte_costs_the_server_nothing(
         refusals = strangers.submit(longest_refusal, ticket, node, fat)
         try:
             bound = seconds_to_decompress_it()
-            said, growth = send_hello(
+            output, growth = send_hello(
                 fat, server, ticket=asdict(ticket), node=node, bytes=GIGABYTE, **how
             )
         finally:
             fat.kill()
         longest = refusals.result()
-        print(f"{how}: the server grew by {growth / 1e6:.0f} MB; {said[:200]}")
+        print(f"{how}: the server grew by {growth / 1e6:.0f} MB; {output[:200]}")
         print(f"others waited for at most {longest:.3f} s; the bound is {bound:.1f} s")
-        assert any(end in said for end in ends)
+        assert any(end in output for end in ends)
         assert growth < 100e6
         assert longest < bound
         ended = server.hear()

@@ -45,10 +45,10 @@ class Hub(HTTPServer):
 
     def described(self) -> dict[str, Any]:
         """Say where the app is and who has signed it, as `flwr app review` does."""
-        now = int(time.time())
-        signed = now.to_bytes(8, "big") + hashlib.sha256(self.app).digest()
+        timestamp = int(time.time())
+        signed = timestamp.to_bytes(8, "big") + hashlib.sha256(self.app).digest()
         signature = base64.urlsafe_b64encode(self.signer.sign(signed)).rstrip(b"=").decode()
-        review = {"public_key_id": REVIEWER, "signature": signature, "signed_at": now}
+        review = {"public_key_id": REVIEWER, "signature": signature, "signed_at": timestamp}
         return {"fab_url": f"{self.url}/app", "verifications": [review]}
 
 

@@ -66,7 +66,7 @@ def growth(samples: list[list[float]]) -> tuple[float, list[float]]:
     """Return the seconds that samples span, and by how many MB each process grew in them."""
     times, *memory = np.array(samples).T
     seconds = float(times[-1] - times[0])
-    return seconds, [float(np.polyfit(times, own, 1)[0]) * seconds for own in memory]
+    return seconds, [float(np.polyfit(times, series, 1)[0]) * seconds for series in memory]
 
 
 def test_memory_stays_flat() -> None:
@@ -91,13 +91,13 @@ def test_memory_stays_flat() -> None:
         ROUNDS: growth(peaks[len(peaks) // 3 :]),
         ROUND: growth(last[len(last) // 6 :]),
     }
-    told = "; ".join(
-        f"{part}, {seconds:.0f} s: " + ", ".join(f"{own:+.1f}" for own in grown)
+    summary = "; ".join(
+        f"{part}, {seconds:.0f} s: " + ", ".join(f"{megabytes:+.1f}" for megabytes in grown)
         for part, (seconds, grown) in by_part.items()
     )
     print(
         f"{rounds + 1} rounds, {sum(calls)} calls of {MEGABYTES:g} MB there and back; "
-        f"MB by which the server and {NODES} nodes grew {told}"
+        f"MB by which the server and {NODES} nodes grew {summary}"
     )
     for part, (seconds, grown) in by_part.items():
-        assert max(grown) < LARGEST_SLOPE * seconds + SETTLING[part], told
+        assert max(grown) < LARGEST_SLOPE * seconds + SETTLING[part], summary

@@ -91,7 +91,7 @@ class Alone(Mixer):
 
 
 @pytest.mark.parametrize(
-    ("kind", "lam", "said"),
+    ("kind", "lam", "message"),
     [
         (Louder, 1.0, "share 'louder' of family 'full', client 0: its upload has 1.21 times"),
         (Unweighted, 0.5, "share 'unweighted' of family 'mixup', client 0: its upload has 4 times"),
@@ -99,7 +99,9 @@ class Alone(Mixer):
         (LouderLater, 1.0, "share 'later' of family 'full', client 0: its upload has 1.21 times"),
     ],
 )
-def test_a_family_that_promises_too_much_is_found(kind: type[Share], lam: float, said: str) -> None:
+def test_a_family_that_promises_too_much_is_found(
+    kind: type[Share], lam: float, message: str
+) -> None:
     with pytest.raises(AssertionError, match="law of families") as broken:
         check_families(Alone(kind, lam))
-    assert said in str(broken.value)
+    assert message in str(broken.value)

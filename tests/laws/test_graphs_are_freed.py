@@ -29,11 +29,11 @@ def test_k_times_and_broadcast() -> None:
 
 
 def test_the_law_notices_smashed_data_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[Tensor] = []
+    retained: list[Tensor] = []
     right = graphs.backward
 
     def hoarding(anchors: Any, *arguments: Any, **options: Any) -> bool:
-        kept.extend(a for a in anchors if a is not None)
+        retained.extend(a for a in anchors if a is not None)
         return right(anchors, *arguments, **options)
 
     monkeypatch.setattr(batch_in_flight, "backward", hoarding)

@@ -198,8 +198,8 @@ class HalfWidth(Share):
         return slice(width // 2, width) if self.second else slice(0, width // 2)
 
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
-        kept = smashed[:, :, self._half(smashed.shape[2])]
-        return kept.detach(), kept
+        half = smashed[:, :, self._half(smashed.shape[2])]
+        return half.detach(), half
 
     def upload_shape(self, shape: tuple[int, int, int]) -> tuple[int, int, int]:
         half = self._half(shape[2])

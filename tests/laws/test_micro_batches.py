@@ -140,25 +140,26 @@ def run(
 ) -> tuple[Run, SplitStrategy, Watch]:
     """Train for two rounds, over a stream or in this process."""
     watch = Watch()
-    own = Run.create({}, name=f"{name}-{parts}-{over_stream}", home=home)
+    new_run = Run.create({}, name=f"{name}-{parts}-{over_stream}", home=home)
     strategy = maker(name)(
         toy.upper(), optimizer=adamw(0.01), schedule=constant, server_update="mean",
-        steps_per_round=3, device="cpu", seed=3, observers=[watch], run=own, micro_batches=parts,
+        steps_per_round=3, device="cpu", seed=3, observers=[watch], run=new_run,
+        micro_batches=parts,
     )  # fmt: skip
     options: dict[str, Any] = {"optimizer": adamw(0.01), "shares": strategy.mixer.shares}
     arrays = to_arrays(toy.lower().state_dict())
     if not over_stream:
         strategy.fit(toy.make_clients(**options), 2, initial_arrays=arrays)
-        return own, strategy, watch
-    states = {"state-dir": str(home / f"states-{own.id}")}
+        return new_run, strategy, watch
+    states = {"state-dir": str(home / f"states-{new_run.id}")}
     grid = FakeGrid(toy_app(toy, Kept, **options), toy.clients, **states)
     link = StreamLink(
-        address="127.0.0.1:0", attach_timeout=60, step_timeout=60, run=own.id, **formats
+        address="127.0.0.1:0", attach_timeout=60, step_timeout=60, run=new_run.id, **formats
     )
     strategy.link = OnFakeGrid(link, grid)
     strategy.start(None, arrays, 2)  # type: ignore[arg-type]
     grid.wait()
-    return own, strategy, watch
+    return new_run, strategy, watch
 
 
 class Kept(OneAtATime):
@@ -203,21 +204,23 @@ def test_law_4_links_agree_bit_for_bit(name: str, parts: int, tmp_path: Path) ->
     local, _, _ = run(parts, tmp_path, name, over_stream=False, toy=toy)
     stream, _, watch = run(parts, tmp_path, name, over_stream=True, toy=toy)
     assert len(local.rows) == len(stream.rows) == 2
-    wanted = {"step"} if parts == 1 else {"encode_part", "learn_part"}
-    assert set(watch.calls) == wanted
-    here, there = read_results(local), read_results(stream)
-    server = {n: t for n, t in here.tensors.items() if not n.startswith("client ")}
-    theirs = {n: t for n, t in there.tensors.items() if not n.startswith("client ")}
+    expected_calls = {"step"} if parts == 1 else {"encode_part", "learn_part"}
+    assert set(watch.calls) == expected_calls
+    local_results, stream_results = read_results(local), read_results(stream)
+    server = {n: t for n, t in local_results.tensors.items() if not n.startswith("client ")}
+    theirs = {n: t for n, t in stream_results.tensors.items() if not n.startswith("client ")}
     check_same_tensors("server", server, theirs)
-    check_same_results(type(here)(here.rows, {}), type(there)(there.rows, {}))
+    check_same_results(
+        type(local_results)(local_results.rows, {}), type(stream_results)(stream_results.rows, {})
+    )
     if not averages(name):
         for client in range(toy.clients):
-            own = {
+            client_tensors = {
                 key.removeprefix(f"client {client}: segment."): tensor
-                for key, tensor in here.tensors.items()
+                for key, tensor in local_results.tensors.items()
                 if key.startswith(f"client {client}: segment.")
             }
-            check_same_tensors(f"client {client}", own, Kept.kept[client])
+            check_same_tensors(f"client {client}", client_tensors, Kept.kept[client])
 
 
 @pytest.mark.usefixtures("_outside_of_a_run")
@@ -231,11 +234,11 @@ def test_what_rounding_leaves_of_one_part_goes_with_the_next(
     _, _, watch = run(parts, tmp_path, "PSL", over_stream=True, **formats)
     steps = [step for step in watch.steps if step.server_round == 2]
     misses = []
-    for client, heard in Kept.heard.items():
-        sent = torch.cat([g for step in steps if (g := step.gradients[client][0]) is not None])
-        by_part = torch.stack(sent.chunk(parts * len(steps)))
+    for client, received in Kept.heard.items():
+        gradients = torch.cat([g for step in steps if (g := step.gradients[client][0]) is not None])
+        by_part = torch.stack(gradients.chunk(parts * len(steps)))
         level = by_part.abs().amax(dim=(0, -1)).unsqueeze(-1) / 7
-        misses.append(((torch.stack(heard) - by_part).sum(dim=0).abs() / level).max())
+        misses.append(((torch.stack(received) - by_part).sum(dim=0).abs() / level).max())
     assert (max(misses) < 1) == feedback
 
 
@@ -256,10 +259,10 @@ def test_one_part_is_the_step_that_it_was(tmp_path: Path) -> None:
 
 def test_observers_see_one_step_of_a_whole_batch() -> None:
     watch, whole = Watch(), Watch()
-    for own, parts in ((watch, 2), (whole, 1)):
+    for observer, parts in ((watch, 2), (whole, 1)):
         strategy = PSL(
             TOY.upper(), optimizer=sgd(0.1), schedule=constant, server_update="sum",
-            steps_per_round=2, device="cpu", seed=3, observers=[own], micro_batches=parts,
+            steps_per_round=2, device="cpu", seed=3, observers=[observer], micro_batches=parts,
         )  # fmt: skip
         strategy.fit(TOY.make_clients(sgd(0.1)), 1)
     for ours, theirs in zip(watch.steps, whole.steps, strict=True):

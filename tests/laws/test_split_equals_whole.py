@@ -98,11 +98,11 @@ def test_a_stateful_optimizer_also_steps_on_gradients_of_zeros(
     for _ in range(steps):
         inputs, labels = batches.next_batch(seed, 0)
         losses.append(loss(upper(lower(inputs)), labels).mean())
-        for own in optimizers:
-            own.zero_grad()
+        for segment_optimizer in optimizers:
+            segment_optimizer.zero_grad()
         losses[-1].backward()
-        for own in optimizers:
-            own.step()
+        for segment_optimizer in optimizers:
+            segment_optimizer.step()
     without = [not bool(value) for value in losses]
     assert any(without[2:])
     assert not all(without)

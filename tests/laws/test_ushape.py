@@ -79,11 +79,11 @@ def test_mixguard_on_an_affine_trunk_is_the_plain_u_shape() -> None:
         (USplitSL, plain),
         (MixGuard, replace(plain, kind=MixGuardClient, options=options)),
     ):
-        made = strategy(toy.server(), device="cpu", steps_per_round=1)
+        ushape_strategy = strategy(toy.server(), device="cpu", steps_per_round=1)
         # A trunk that looks at nothing but the place itself does not see the supports' lengths.
-        made.trunk.module.get_parameter("past.weight").data.zero_()
-        clients = toy.clients_for(made)
-        made.fit(clients, 1)
+        ushape_strategy.trunk.module.get_parameter("past.weight").data.zero_()
+        clients = toy.clients_for(ushape_strategy)
+        ushape_strategy.fit(clients, 1)
         trained.append([c.weights() for c in clients])
     for one, other in zip(*trained, strict=True):
         check_same_tensors("MixGuard", one, other, 1e-9)
@@ -95,8 +95,8 @@ class Noise(Hiding):
     warning = "noise of 0.1 hides little"
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
-        sent = super().obfuscate(batch)
-        return replace(sent, messages=[m + 0.1 * torch.randn_like(m) for m in sent.messages])
+        encoded = super().obfuscate(batch)
+        return replace(encoded, messages=[m + 0.1 * torch.randn_like(m) for m in encoded.messages])
 
     def recover(self, outputs: Any, sent: Sent) -> Tensor:
         return super().recover(outputs, sent) - 0.1

@@ -73,49 +73,49 @@ class Leaky(SplitClient):
 
     @exchange
     def step(self, **arguments: Any) -> dict[str, Any]:
-        made: list[Tensor] = []
-        hook = self.segment.register_forward_hook(lambda m, x, y: made.append(y.detach()))
+        outputs: list[Tensor] = []
+        hook = self.segment.register_forward_hook(lambda m, x, y: outputs.append(y.detach()))
         reply = super().step(**arguments)
         hook.remove()
-        return self.leak(reply, made[0]) if reply and self.order.client == 1 else reply
+        return self.leak(reply, outputs[0]) if reply and self.order.client == 1 else reply
 
-    def leak(self, reply: dict[str, Any], made: Tensor) -> dict[str, Any]:
+    def leak(self, reply: dict[str, Any], smashed: Tensor) -> dict[str, Any]:
         raise NotImplementedError
 
 
 class Everything(Leaky):
-    def leak(self, reply: dict[str, Any], made: Tensor) -> dict[str, Any]:
-        return {**reply, "smashed": [made]}
+    def leak(self, reply: dict[str, Any], smashed: Tensor) -> dict[str, Any]:
+        return {**reply, "smashed": [smashed]}
 
 
 class OtherPatches(Leaky):
-    def leak(self, reply: dict[str, Any], made: Tensor) -> dict[str, Any]:
-        kept = reply["smashed"][0].shape[1]
-        return {**reply, "smashed": [made[:, made.shape[1] - kept :]]}
+    def leak(self, reply: dict[str, Any], smashed: Tensor) -> dict[str, Any]:
+        count = reply["smashed"][0].shape[1]
+        return {**reply, "smashed": [smashed[:, smashed.shape[1] - count :]]}
 
 
 class Images(Leaky):
-    def leak(self, reply: dict[str, Any], made: Tensor) -> dict[str, Any]:
+    def leak(self, reply: dict[str, Any], smashed: Tensor) -> dict[str, Any]:
         return {**reply, "images": self.batch(0)[0]}
 
 
 class Classes(Leaky):
-    def leak(self, reply: dict[str, Any], made: Tensor) -> dict[str, Any]:
+    def leak(self, reply: dict[str, Any], smashed: Tensor) -> dict[str, Any]:
         return {**reply, "labels": self.batch(0)[1]}
 
 
 class OtherClasses(Leaky):
-    def leak(self, reply: dict[str, Any], made: Tensor) -> dict[str, Any]:
+    def leak(self, reply: dict[str, Any], smashed: Tensor) -> dict[str, Any]:
         return {**reply, "labels": reply["labels"].flip(0).roll(1)}
 
 
 class HeavyLabels(Leaky):
-    def leak(self, reply: dict[str, Any], made: Tensor) -> dict[str, Any]:
+    def leak(self, reply: dict[str, Any], smashed: Tensor) -> dict[str, Any]:
         return {**reply, "labels": [torch.full_like(soft, 0.5) for soft in reply["labels"]]}
 
 
 class Unasked(Leaky):
-    def leak(self, reply: dict[str, Any], made: Tensor) -> dict[str, Any]:
+    def leak(self, reply: dict[str, Any], smashed: Tensor) -> dict[str, Any]:
         self.segment(self.batch(0)[0])
         return reply
 
@@ -142,7 +142,7 @@ def test_the_law_notices_what_a_client_should_not_send(
 
 def test_the_law_notices_a_client_that_drops_out() -> None:
     class Dead(Leaky):
-        def leak(self, reply: dict[str, Any], made: Tensor) -> dict[str, Any]:
+        def leak(self, reply: dict[str, Any], smashed: Tensor) -> dict[str, Any]:
             raise RuntimeError("the battery is empty")
 
     with pytest.raises(AssertionError, match="did not run through; client 1: RuntimeError; the l"):
@@ -154,7 +154,7 @@ class Misleading(Plan):
     """Tells each client another mixing ratio than it has."""
 
     def for_node(self, client: int) -> Any:
-        return [told and {**told, "lam": 0.0} for told in super().for_node(client)]
+        return [share and {**share, "lam": 0.0} for share in super().for_node(client)]
 
 
 class Telling(PatchCutMix):
@@ -183,10 +183,10 @@ class Gossiping(NoMixing):
     def plan(self, members: Sequence[int], shape: SmashedShape, *rngs: Any) -> Plan:
         plan = super().plan(members, shape, *rngs)
         (groups,) = plan.passes
-        told = tuple(
+        gossip_groups = tuple(
             replace(group, members=(replace(group.members[0], share=Gossip()),)) for group in groups
         )
-        return replace(plan, passes=(told,))
+        return replace(plan, passes=(gossip_groups,))
 
 
 class Generous(PatchCutMix):

@@ -40,21 +40,21 @@ def step(ledger: RoundLedger) -> None:
     ask(ledger)
     for client in CLIENTS:
         # More than was asked for: the server never sees it.
-        sent = {"smashed": [], "labels": [], "diary": torch.ones(3)}
-        ledger.observe(Exchange(1, client, "step", "up", sent, 12))
+        reply = {"smashed": [], "labels": [], "diary": torch.ones(3)}
+        ledger.observe(Exchange(1, client, "step", "up", reply, 12))
     nothing = torch.zeros(())
     ledger.charge(PLAN, Mixed(nothing, nothing, (Source(0, MEMBERS, 1.0),)))
 
 
 def test_epsilon_is_reported_at_the_delta_that_was_asked_for() -> None:
     ledgers = RunLedgers()
-    said = []
+    epsilons = []
     for run, delta in (("one", 1e-3), ("another", 1e-9)):
         ledger = RoundLedger(ledgers.of(run, "replace"), 1, delta, {})
         ledger.begin(dict.fromkeys(CLIENTS, says()))
         step(ledger)
-        said.append(ledger.finish(()).epsilon)
-    assert 0 < said[0] < said[1]
+        epsilons.append(ledger.finish(()).epsilon)
+    assert 0 < epsilons[0] < epsilons[1]
 
 
 def test_rounds_of_a_run_add_up_and_another_run_has_its_own() -> None:

@@ -37,7 +37,7 @@ class Nodes(Clients):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"least_members": 0}, "--least-members is 0; it must be at least 2"),
         ({"least_members": 1}, "--least-members is 1; it must be at least 2"),
@@ -49,9 +49,9 @@ class Nodes(Clients):
     ],
 )
 def test_rules_that_protect_nobody_or_are_none_are_refused(
-    options: dict[str, Any], said: str
+    options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(LinkError, match=said):
+    with pytest.raises(LinkError, match=message):
         MixerRules(**options)
 
 

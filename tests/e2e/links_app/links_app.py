@@ -65,18 +65,18 @@ def parts() -> VisionParts:
 
 def clients_with_images() -> list[Client]:
     """Make U-shaped clients with images."""
-    made: list[Client] = []
+    clients: list[Client] = []
     for index in range(CLIENTS):
         source = torch.Generator().manual_seed(index)
         images = torch.rand(6, 1, 16, 16, generator=source)
         data: Any = TensorDataset(images, torch.randint(10, (6,), generator=source))
         head, _, tail = parts()
-        made.append(
+        clients.append(
             UShapeClient(
                 head, tail, data, batch_size=3, test_data=data, optimizer=adamw(0.01), device="cpu"
             )
         )
-    return made
+    return clients
 
 
 def toy_for(name: str) -> AnyToy:

@@ -18,10 +18,10 @@ def nothing(words: str) -> str | None:
 
 
 def test_blocks_are_written_anew_and_the_rest_stays() -> None:
-    text, kept = renewed(PAGE, {"upper": str.upper, "none": nothing})
+    text, unchanged = renewed(PAGE, {"upper": str.upper, "none": nothing})
     assert text == PAGE.replace("\nold\n", "\n\nONE TWO\n\n")
-    assert kept == ["none: x"]
-    assert renewed(text, {"upper": str.upper, "none": nothing}) == (text, kept)
+    assert unchanged == ["none: x"]
+    assert renewed(text, {"upper": str.upper, "none": nothing}) == (text, unchanged)
 
 
 def test_a_block_of_no_kind_and_one_without_an_end_are_errors() -> None:

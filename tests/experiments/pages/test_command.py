@@ -110,9 +110,9 @@ def test_a_block_of_the_matrix_that_nothing_was_run_for_stays_and_that_is_said(
     page = page_of(tmp_path, *blocks)
     before = page.read_text()
     call(tmp_path, "--run-dir", str(tmp_path), "--matrices")
-    said = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     assert page.read_text() == before
-    assert said == [
+    assert lines == [
         f"{page}: left as it is, {tmp_path} has no results of it: {block}" for block in blocks
     ]
 
@@ -148,9 +148,9 @@ def test_a_wrong_block_is_one_clear_error(
     with pytest.raises(SystemExit) as error:
         call(tmp_path)
     assert error.value.code == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"{page}: block 'table: cutmixsl-tabel1 cpu': there is no experiment")
-    assert "did you mean cutmixsl-table1" in said
+    message = capsys.readouterr().err
+    assert message.startswith(f"{page}: block 'table: cutmixsl-tabel1 cpu': there is no experiment")
+    assert "did you mean cutmixsl-table1" in message
 
 
 def test_committed_pages_are_what_the_command_makes_of_the_committed_files(tmp_path: Path) -> None:

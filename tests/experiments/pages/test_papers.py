@@ -13,11 +13,11 @@ RESULTS = Path(__file__).parents[3] / "docs" / "results"
 
 def test_an_experiment_without_a_place_that_can_be_run_is_not_offered_and_not_counted() -> None:
     rows = experiments_block("Patch Shuffling", []).splitlines()[2:]
-    said = {row.split("`")[1]: row.split(" | ")[-2] for row in rows}
-    assert [name for name, run in said.items() if run == "not offered"] == [
+    states = {row.split("`")[1]: row.split(" | ")[-2] for row in rows}
+    assert [name for name, run in states.items() if run == "not offered"] == [
         "patch-shuffling-table3-privacy"
     ]
-    assert set(said.values()) == {"not run", "not offered"}
+    assert set(states.values()) == {"not run", "not offered"}
     (overview,) = (
         row for row in overview_block(SCALES["cpu"], []).splitlines() if "[Patch Shuffling]" in row
     )

@@ -42,9 +42,9 @@ def write(folder: Path, result: Results[Any]) -> Path:
 
 def test_a_file_has_the_cells_scores_bytes_and_version_and_no_more(tmp_path: Path) -> None:
     cell = finish(tmp_path, "SFL", "n = 2", 1, 0.4125)
-    (made,) = export(tmp_path)
-    assert made.name == "toy-smoke-fashion-mnist-small.json"
-    assert json.loads(made.to_json()) == {
+    (exported,) = export(tmp_path)
+    assert exported.name == "toy-smoke-fashion-mnist-small.json"
+    assert json.loads(exported.to_json()) == {
         "experiment": "toy",
         "scale": "smoke",
         "dataset": SMALL,
@@ -82,10 +82,10 @@ def test_the_same_runs_in_another_order_are_the_same_file(tmp_path: Path) -> Non
 def test_a_table_of_a_file_that_was_read_is_that_of_the_runs(tmp_path: Path) -> None:
     for row, seed, top1 in (("PSL", 0, 0.4), ("PSL", 1, 0.43), ("SFL", 0, 0.5)):
         finish(tmp_path, row, "n = 2", seed, top1)
-    (made,) = export(tmp_path)
-    write(tmp_path, made)
+    (exported,) = export(tmp_path)
+    write(tmp_path, exported)
     (read,) = read_results(tmp_path)
-    assert read == made
+    assert read == exported
     assert isinstance(read, AccuracyResults)
     (of_runs,) = make_tables(TOY, SMOKE, tmp_path)
     assert read.table == of_runs
@@ -95,16 +95,19 @@ def test_each_data_set_is_a_file_and_other_lengths_are_none(tmp_path: Path) -> N
     finish(tmp_path, "PSL", "n = 2", 0, 0.4)
     finish(tmp_path, "PSL", "n = 2", 0, 0.5, source="uoft-cs/cifar10")
     finish(tmp_path, "PSL", "n = 2", 1, 0.6, epochs=9)
-    made = {result.name: result for result in export(tmp_path)}
-    assert made.keys() == {"toy-smoke-fashion-mnist-small.json", "toy-smoke-uoft-cs-cifar10.json"}
-    assert [result.count for result in made.values()] == [1, 1]
+    exported = {result.name: result for result in export(tmp_path)}
+    assert exported.keys() == {
+        "toy-smoke-fashion-mnist-small.json",
+        "toy-smoke-uoft-cs-cifar10.json",
+    }
+    assert [result.count for result in exported.values()] == [1, 1]
 
 
 def test_results_on_labels_of_the_other_kind_come_into_no_file(tmp_path: Path) -> None:
     finish(tmp_path, "PSL", "n = 2", 0, 0.4)
     finish(tmp_path, "PSL", "n = 2", 0, 0.5, source="fashion-mnist-multi")
-    (made,) = export(tmp_path)
-    assert made.name == "toy-smoke-fashion-mnist-small.json"
+    (exported,) = export(tmp_path)
+    assert exported.name == "toy-smoke-fashion-mnist-small.json"
 
 
 def test_seeds_come_together_and_the_newer_is_believed(tmp_path: Path) -> None:
@@ -140,9 +143,9 @@ def test_a_seed_of_another_cell_than_the_place_has_is_left_out(
 @pytest.mark.usefixtures("toy")
 def test_an_infinite_epsilon_is_kept(tmp_path: Path) -> None:
     finish(tmp_path, "PSL", "n = 2", 0, 0.40)
-    (made,) = export(tmp_path)
-    ((place, (one,)),) = made.measured_at.items()
-    unbounded = replace(made, measured_at={place: (replace(one, epsilon=float("inf")),)})
+    (exported,) = export(tmp_path)
+    ((place, (one,)),) = exported.measured_at.items()
+    unbounded = replace(exported, measured_at={place: (replace(one, epsilon=float("inf")),)})
     write(tmp_path, unbounded)
     assert read_results(tmp_path)[0].measured_at == unbounded.measured_at
 
@@ -159,17 +162,17 @@ def test_what_attacks_reached_is_kept_too(tmp_path: Path) -> None:
     }  # fmt: skip
     write_json(cells[first].file(place), {"state": "done", "metrics": [metric], "seconds": 9.5})
     write_json(cells[second].file(place), {"state": "not applicable", "reason": "it lacks"})
-    (made,) = privacy_results([experiment], [IMAGES.size("smoke")], tmp_path)
-    file = write(tmp_path, made)
+    (exported,) = privacy_results([experiment], [IMAGES.size("smoke")], tmp_path)
+    file = write(tmp_path, exported)
     assert file.name == "cutmixsl-table3-smoke-fashion-mnist-small.json"
-    kept = [one for each in json.loads(file.read_text())["places"] for one in each["seeds"]]
+    seeds = [one for each in json.loads(file.read_text())["places"] for one in each["seeds"]]
     names = [cells[at].file(place).stem for at in (first, second)]
-    assert kept == [
+    assert seeds == [
         {"seed": 3, "cell": names[0], "value": 0.0123, "floor": 0.07},
         {"seed": 3, "cell": names[1], "reason": "it lacks"},
     ]
     (read,) = read_results(tmp_path)
-    assert read == made
+    assert read == exported
     assert isinstance(read, PrivacyResults)
     assert read.table.lines == make_table(experiment, place).lines
     text = read.block("data/file.json")
@@ -204,13 +207,17 @@ def test_a_file_that_is_none_is_named_with_what_to_do(
 def test_a_cell_of_one_table_comes_into_the_others_that_have_it(tmp_path: Path) -> None:
     for row, seed, top1 in (("PSL", 0, 0.4), ("PSL", 1, 0.43), ("SFL", 0, 0.5)):
         finish(tmp_path, row, "n = 2", seed, top1)
-    (made,) = export(tmp_path)
+    (exported,) = export(tmp_path)
     place = ("PSL", "n = 2")
-    kept = replace(made.measured_at[place][0], scores={"top1": 0.1})
-    other = replace(made, experiment=replace(TOY, name="other"), measured_at={place: (kept,)})
-    first, second = with_shared_cells([made, other])
-    assert second.measured_at.keys() == made.measured_at.keys()
-    assert second.measured_at[place] == (kept, made.measured_at[place][1]), "its own, then others'"
-    assert first.measured_at.keys() == made.measured_at.keys()
+    measurement = replace(exported.measured_at[place][0], scores={"top1": 0.1})
+    other = replace(
+        exported, experiment=replace(TOY, name="other"), measured_at={place: (measurement,)}
+    )
+    first, second = with_shared_cells([exported, other])
+    assert second.measured_at.keys() == exported.measured_at.keys()
+    assert second.measured_at[place] == (measurement, exported.measured_at[place][1]), (
+        "its own, then others'"
+    )
+    assert first.measured_at.keys() == exported.measured_at.keys()
     elsewhere = replace(other, dataset="another")
-    assert with_shared_cells([made, elsewhere])[1].measured_at == elsewhere.measured_at
+    assert with_shared_cells([exported, elsewhere])[1].measured_at == elsewhere.measured_at

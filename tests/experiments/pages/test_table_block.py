@@ -81,11 +81,11 @@ def test_a_set_that_comes_with_its_scale_needs_no_folder() -> None:
 def test_places_that_were_run_with_another_version_are_named(tmp_path: Path) -> None:
     for row in ("PSL", "SFL"):
         finish(tmp_path, row, "n = 2", 0, 0.4)
-    (made,) = export(tmp_path)
-    assert "Made with" not in made.block("file.json")
+    (exported,) = export(tmp_path)
+    assert "Made with" not in exported.block("file.json")
     at = ("SFL", "n = 2")
-    (one,) = made.measured_at[at]
-    others = {**made.measured_at, at: (replace(one, version="0.1.0 (before)"),)}
-    block = replace(made, measured_at=others).block("file.json")
+    (one,) = exported.measured_at[at]
+    others = {**exported.measured_at, at: (replace(one, version="0.1.0 (before)"),)}
+    block = replace(exported, measured_at=others).block("file.json")
     assert "flwr-splitmix 0.1.0, 0.1.0 (before) ([result" in block
     assert "Made with flwr-splitmix 0.1.0 (before), at least one seed: *SFL* at n = 2." in block

@@ -53,9 +53,9 @@ def test_mixups_noise_is_scaled_as_appendix_b2_has_it(name: str, places: int) ->
         for entry in EXPERIMENTS[f"dp-cutmix-workshop-{name}"].entries
         if entry.variant is not None
     }
-    mixed = [(place, own) for place, own in options.items() if place[0] == "DP-MixSL"]
-    for (_, column), own in mixed:
+    mixed = [(place, settings) for place, settings in options.items() if place[0] == "DP-MixSL"]
+    for (_, column), settings in mixed:
         scaled = options["DP-MixSL, noise on scaled numbers", column]
-        assert own["sigma_s"] * own["k"] == pytest.approx(scaled["sigma_s"], rel=1e-4)
-        assert (own["sigma_y"], own["label_noise"]) == (scaled["sigma_y"], "before")
+        assert settings["sigma_s"] * settings["k"] == pytest.approx(scaled["sigma_s"], rel=1e-4)
+        assert (settings["sigma_y"], settings["label_noise"]) == (scaled["sigma_y"], "before")
     assert len(options) == places + len(mixed)

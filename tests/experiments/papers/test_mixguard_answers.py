@@ -70,8 +70,8 @@ def test_each_row_changes_what_it_says() -> None:
         "perturbation": None,
     }
     for row, changed in changes("mixguard-table8-gsm8k").items():
-        now = {**GSM8K.base, **changed}
-        assert row == f"m = {now['m']}, k = {now['k']}"
+        setting = {**GSM8K.base, **changed}
+        assert row == f"m = {setting['m']}, k = {setting['k']}"
         assert changed.keys() <= {"k", "m"}
 
 

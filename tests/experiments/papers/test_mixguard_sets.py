@@ -50,17 +50,17 @@ def test_cola_has_the_papers_rows() -> None:
 
 def test_mixguard_may_be_five_points_below_the_unsplit_model() -> None:
     for experiment in SETS:
-        kept = [str(o) for o in experiment.orderings if o.low[0] == "unsplit"]
+        claims = [str(o) for o in experiment.orderings if o.low[0] == "unsplit"]
         claimed = [] if experiment.name.endswith("codealpaca") else ["unsplit < MixGuard + 5"]
-        assert [claim.split(" (")[0] for claim in kept] == claimed
+        assert [claim.split(" (")[0] for claim in claims] == claimed
 
 
 @pytest.mark.parametrize(("name", "tokens"), [("table2-rte", 20), ("table3-samsum", 40)])
 def test_texts_have_the_papers_secret_tokens(name: str, tokens: int) -> None:
     """MixGuard, appendix A.2: 20 for classification, 40 for generation."""
     cells = [cell for _, cell in EXPERIMENTS[f"mixguard-{name}"].cells(SCALES["paper"])]
-    said = {dict(c.options)["secret_tokens"] for c in cells if c.method == "MixGuard"}
-    assert said == {tokens}
+    counts = {dict(c.options)["secret_tokens"] for c in cells if c.method == "MixGuard"}
+    assert counts == {tokens}
 
 
 def test_a_paper_sized_mixture_has_512_tokens() -> None:

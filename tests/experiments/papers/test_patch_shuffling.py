@@ -47,25 +47,28 @@ def test_an_edge_with_a_block_costs_what_the_block_costs_shuffled_or_not(
 def test_the_defences_of_table_1_are_trained_as_rows(run: RunCell) -> None:
     plain = run(SMOKE.cell(variant("PSL", clients=1), epochs=1))
     losses = {}
-    for made in (ADVERSARIAL, BLURRED, CLIPPED_NOISE, GAUSSIAN_NOISE):
-        cell = SMOKE.cell(made, track="shuffling", epochs=1)
+    for defence in (ADVERSARIAL, BLURRED, CLIPPED_NOISE, GAUSSIAN_NOISE):
+        cell = SMOKE.cell(defence, track="shuffling", epochs=1)
         assert cell.id != plain.id
-        losses[made] = run(cell).rows[-1]["loss"]
+        losses[defence] = run(cell).rows[-1]["loss"]
     assert len({round(loss, 6) for loss in losses.values()}) == 4  # each trains differently
 
 
 def test_rows_with_tokens_to_token_are_trained_with_that_embedding(run: RunCell) -> None:
     rows = {entry.row: cell for table in (TABLE_1, TABLE_2) for entry, cell in table.cells(SMOKE)}
     for row in ("PS", "BS (kappa = 0.4)", "BS (kappa = 0.75)"):
-        plain, own = rows[row], rows[f"{row}, tokens-to-token"]
-        assert own == replace(plain, model_options=own.model_options)
+        plain, with_embedding = rows[row], rows[f"{row}, tokens-to-token"]
+        assert with_embedding == replace(plain, model_options=with_embedding.model_options)
         options = dict(plain.model_options)
-        assert dict(own.model_options) == {**options, "embedding": "tokens-to-token"}
-        assert (own.words[-1], "tokens-to-token" in plain.words) == ("tokens-to-token", False)
-    own = rows["BS (kappa = 0.4), tokens-to-token"]
-    losses = [run(cell).rows[-1]["loss"] for cell in (own, rows["BS (kappa = 0.4)"])]
+        assert dict(with_embedding.model_options) == {**options, "embedding": "tokens-to-token"}
+        assert (with_embedding.words[-1], "tokens-to-token" in plain.words) == (
+            "tokens-to-token",
+            False,
+        )
+    with_embedding = rows["BS (kappa = 0.4), tokens-to-token"]
+    losses = [run(cell).rows[-1]["loss"] for cell in (with_embedding, rows["BS (kappa = 0.4)"])]
     assert losses[0] != losses[1]
-    summary = run(own).summary
+    summary = run(with_embedding).summary
     assert summary is not None
     embedding = TokensToToken(1, 192, 8)
     plain_projection = 8 * 8 * 192 + 192
@@ -77,10 +80,10 @@ def test_rows_with_tokens_to_token_are_trained_with_that_embedding(run: RunCell)
 def test_weights_of_a_pretrained_model_are_not_asked_of_tokens_to_token() -> None:
     paper = SCALES["paper"]
     by_row = {entry.row: dict(cell.model_options) for entry, cell in TABLE_2.cells(paper)}
-    plain, own = by_row["PS"], by_row["PS, tokens-to-token"]
+    plain, with_embedding = by_row["PS"], by_row["PS, tokens-to-token"]
     assert plain["pretrained"] is True
     del plain["pretrained"]
-    assert own == {**plain, "embedding": "tokens-to-token"}
+    assert with_embedding == {**plain, "embedding": "tokens-to-token"}
 
 
 def test_another_cut_is_another_cell() -> None:

@@ -145,10 +145,10 @@ def test_noise_without_its_size_is_one_clear_error(run: RunCell) -> None:
 def test_every_method_can_be_made_with_its_noise(experiment: Experiment) -> None:
     upper = Toy().upper()
     for _, cell in experiment.cells(SMOKE):
-        given: dict[str, Any] = dict(cell.options)
-        noise = {name: given.pop(name) for name in set(given) & NOISE_VALUES}
-        made = GaussianNoise.from_plain(noise) if noise else None
-        strategy = STRATEGIES[cell.method](upper, device="cpu", noise=made, **given)
+        options: dict[str, Any] = dict(cell.options)
+        noise = {name: options.pop(name) for name in set(options) & NOISE_VALUES}
+        gaussian_noise = GaussianNoise.from_plain(noise) if noise else None
+        strategy = STRATEGIES[cell.method](upper, device="cpu", noise=gaussian_noise, **options)
         assert (strategy.ledger is not None) == bool(noise)
 
 
@@ -181,20 +181,20 @@ def test_the_accountants_epsilon_stands_beside_the_papers(tmp_path: Path) -> Non
     finish(tmp_path, "DP-SL", 1, epsilon=363.5)
     finish(tmp_path, "unclipped", 0, epsilon=math.inf)
     finish(tmp_path, "PSL", 0)
-    (made,) = make_tables(TOY, SMOKE, tmp_path)
-    assert [line.epsilon for line in made.lines] == [363.5, math.inf, None, None]
-    at = tables.headings(made).index("epsilon")
-    assert tables.headings(made)[at : at + 2] == ["epsilon", "paper's epsilon"]
-    assert [row[at : at + 2] for row in tables.rows(made)] == [
+    (table,) = make_tables(TOY, SMOKE, tmp_path)
+    assert [line.epsilon for line in table.lines] == [363.5, math.inf, None, None]
+    at = tables.headings(table).index("epsilon")
+    assert tables.headings(table)[at : at + 2] == ["epsilon", "paper's epsilon"]
+    assert [row[at : at + 2] for row in tables.rows(table)] == [
         ["363.5", "1.5"], ["none", "-"], ["-", "-"], ["-", "2"],
     ]  # fmt: skip
-    assert "| DP-SL | here | 25.00 ± 0.00 | 2 seeds | 363.5 | 1.5 |" in tables.to_markdown([made])
-    (report,) = json.loads(json.dumps(tables.to_json([made]), allow_nan=False))
+    assert "| DP-SL | here | 25.00 ± 0.00 | 2 seeds | 363.5 | 1.5 |" in tables.to_markdown([table])
+    (report,) = json.loads(json.dumps(tables.to_json([table]), allow_nan=False))
     assert [(line["epsilon"], line["paper_epsilon"]) for line in report["lines"]] == [
         (363.5, 1.5), ("inf", None), (None, None), (None, 2.0),
     ]  # fmt: skip
 
 
 def test_a_table_without_noise_has_no_such_columns(tmp_path: Path) -> None:
-    (made,) = make_tables(EXPERIMENTS["cutmixsl-table1"], SMOKE, tmp_path, dataset=SMALL)
-    assert not any("epsilon" in heading for heading in tables.headings(made))
+    (table,) = make_tables(EXPERIMENTS["cutmixsl-table1"], SMOKE, tmp_path, dataset=SMALL)
+    assert not any("epsilon" in heading for heading in tables.headings(table))

@@ -41,8 +41,8 @@ def trained(tmp_path: Path) -> Place:
 
 
 def failures_of(task: Task, place: Place) -> list[str]:
-    made = run_tasks([task], place, apart=False, on_progress=lambda _: None)
-    return [progress.words for progress in made]
+    failures = run_tasks([task], place, apart=False, on_progress=lambda _: None)
+    return [progress.words for progress in failures]
 
 
 def test_a_victim_that_was_copied_in_part_is_not_done(
@@ -68,7 +68,7 @@ def test_a_victim_that_was_copied_in_part_is_not_done(
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "reason"),
     [
         ('{"accura', "its JSON is damaged at line 1, column 2"),
         ("[]", "it holds no JSON object"),
@@ -77,12 +77,12 @@ def test_a_victim_that_was_copied_in_part_is_not_done(
     ],
 )
 def test_a_damaged_utility_is_named_with_its_remedy(
-    content: str, said: str, trained: Place
+    content: str, reason: str, trained: Place
 ) -> None:
     file = trained.victim(SEARCHED, 0) / "done.json"
     file.write_text(content)
     (words,) = failures_of(Task("victim", ROW, 0), trained)
-    assert words == f"cannot read {file}: {said}; remove it, and the victim is trained again"
+    assert words == f"cannot read {file}: {reason}; remove it, and the victim is trained again"
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"row": "DPSL"}', '{"sigma_s": "much"}'])
@@ -98,7 +98,7 @@ def test_damaged_noise_is_named_with_its_remedy(content: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "reason"),
     [
         ("", "its JSON is damaged at line 1, column 1"),
         ("[]", "it holds no JSON object"),
@@ -119,7 +119,7 @@ def test_damaged_noise_is_named_with_its_remedy(content: str, tmp_path: Path) ->
 )
 @pytest.mark.parametrize("command", ["matrix", "experiment"])
 def test_a_damaged_cell_is_named_with_its_remedy(
-    command: str, content: str, said: str, tmp_path: Path
+    command: str, content: str, reason: str, tmp_path: Path
 ) -> None:
     if command == "matrix":
         cell = MatrixCell(ROWS["PSL"], DECODER, 0)
@@ -132,4 +132,4 @@ def test_a_damaged_cell_is_named_with_its_remedy(
     file.write_text(content)
     shown = CliRunner().invoke(app, [*typed, "--run-dir", str(tmp_path)])
     assert (shown.exit_code, shown.stdout) == (1, ""), shown.exception
-    assert shown.stderr == f"cannot read {file}: {said}; remove it, and the cell is run again\n"
+    assert shown.stderr == f"cannot read {file}: {reason}; remove it, and the cell is run again\n"

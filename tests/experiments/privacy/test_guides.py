@@ -25,6 +25,8 @@ def test_a_matrix_on_a_page_links_to_how_it_is_read(matrix: Matrix) -> None:
         for page in pages
         for block in page.split("<!-- matrix: ")[1:]
     ]
-    own = [block for block in blocks if block.startswith("texts:") is (matrix.name == "texts")]
-    assert own
-    assert all(block.rstrip().endswith(matrix.guide) for block in own)
+    matrix_blocks = [
+        block for block in blocks if block.startswith("texts:") is (matrix.name == "texts")
+    ]
+    assert matrix_blocks
+    assert all(block.rstrip().endswith(matrix.guide) for block in matrix_blocks)

@@ -71,8 +71,8 @@ def test_a_cells_file_follows_from_all_that_defines_it_and_from_nothing_else(
 
 def test_tasks_come_behind_what_they_need(tmp_path: Path) -> None:
     cells = with_gates([MatrixCell(ROWS["DPCutMixSL"], DECODER, 1)])
-    said = [str(task) for task in tasks_of(cells, place_in(tmp_path))]
-    assert said == [
+    task_names = [str(task) for task in tasks_of(cells, place_in(tmp_path))]
+    assert task_names == [
         "PSL: training, seed 1",
         "PSL: decoder, server, seed 1",
         "CutMixSL: training, seed 0",
@@ -118,8 +118,8 @@ def keep(
     return cell
 
 
-def of(made: list[Result], method: str, attack: str = "decoder") -> Result:
-    return next(r for r in made if (r.method, r.attack) == (method, attack))
+def of(measured: list[Result], method: str, attack: str = "decoder") -> Result:
+    return next(r for r in measured if (r.method, r.attack) == (method, attack))
 
 
 def test_results_are_means_over_seeds_with_their_widest_interval(tmp_path: Path) -> None:
@@ -129,23 +129,23 @@ def test_results_are_means_over_seeds_with_their_widest_interval(tmp_path: Path)
         keep(place, "PSL", DECODER, 1, value=0.04, low=0.02, high=0.05, floor=0.09),
         keep(place, "CutMixSL", DECODER, 0),
     ]
-    made = results(cells, place)
-    psl = of(made, "PSL")
+    measured = results(cells, place)
+    psl = of(measured, "PSL")
     assert (psl.value, psl.low, psl.high, psl.seeds) == (0.03, 0.01, 0.05, 2)
     assert psl.floor == pytest.approx(0.08)
-    assert of(made, "PSL", "none").value == pytest.approx(0.55)
-    assert json.loads(json.dumps([r.to_json() for r in made]))[0].keys() == {
+    assert of(measured, "PSL", "none").value == pytest.approx(0.55)
+    assert json.loads(json.dumps([r.to_json() for r in measured]))[0].keys() == {
         "method", "attack", "adversary", "metric", "value", "low", "high", "floor", "passed_gate",
         "stopped_after",
     }  # fmt: skip
-    text = to_markdown(made)
+    text = to_markdown(measured)
     assert text.startswith("| method | seeds | top-1 | uplink/epoch | decoder, server |\n")
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line[:1] == "|"}
     assert rows["PSL"].endswith("| 0.03 [0.01, 0.05] / 0.08 |")
     assert rows["PSL"].startswith("| PSL | 2 | 55.0 % [50.0 %, 60.0 %] | 1.0 MB |")
     assert rows["CutMixSL"].startswith("| CutMixSL | 1 | 50.0 % | 1.0 MB |")
     assert rows["CutMixSL"].endswith("| 0.05 [0.04, 0.06] / 0.07 |")
-    single = to_markdown([result for result in made if result.method == "CutMixSL"])
+    single = to_markdown([result for result in measured if result.method == "CutMixSL"])
     assert single.startswith("| method | top-1 | uplink/epoch | decoder, server |\n")
 
 
@@ -177,9 +177,9 @@ def test_where_the_unprotected_method_has_no_such_attack_the_strongest_row_decid
     keep(place, "PSL", column, 0, state="not applicable")
     keep(place, "CutMixSL", column, 0, **judged)
     weak = keep(place, "CutMixSFL", column, 0, **{**judged, "low": 0.5})
-    made = results([weak, MatrixCell(ROWS["PSL"], column, 0)], place)
-    assert of(made, "CutMixSFL", "attribute").passed_gate is True
-    lacks = of(made, "PSL", "attribute")
+    measured = results([weak, MatrixCell(ROWS["PSL"], column, 0)], place)
+    assert of(measured, "CutMixSFL", "attribute").passed_gate is True
+    lacks = of(measured, "PSL", "attribute")
     assert (lacks.metric, lacks.value, lacks.reason) == ("not applicable", None, "it lacks")
 
 
@@ -192,23 +192,23 @@ def test_two_rows_run_through_and_only_once(tmp_path: Path) -> None:
         "CutMixSL:labels-peer, PSL:separate",
         [0],
     )
-    said: list[Progress] = []
-    failures = run_tasks(tasks_of(cells, place), place, apart=False, on_progress=said.append)
+    reports: list[Progress] = []
+    failures = run_tasks(tasks_of(cells, place), place, apart=False, on_progress=reports.append)
     assert not failures
     assert not tasks_of(cells, place)
-    made = results(cells, place)
-    linear = of(made, "PSL", "linear")
+    measured = results(cells, place)
+    linear = of(measured, "PSL", "linear")
     assert linear.value is not None
     assert linear.value < 1e-5
     assert linear.passed_gate is True
-    assert of(made, "PSL", "separate").metric == "not applicable"
+    assert of(measured, "PSL", "separate").metric == "not applicable"
     # In PSL, the upper segment gets exactly what the server gets.
-    both = [r for r in made if (r.method, r.attack, r.metric) == ("PSL", "decoder", "MSE")]
+    both = [r for r in measured if (r.method, r.attack, r.metric) == ("PSL", "decoder", "MSE")]
     assert both[0].value == both[1].value
-    top1 = of(made, "PSL", "none")
+    top1 = of(measured, "PSL", "none")
     assert 0 <= (top1.value or -1) <= 1
-    assert not any(r.value is not None and math.isnan(r.value) for r in made)
-    assert all(r.stopped_after is None for r in made)
+    assert not any(r.value is not None and math.isnan(r.value) for r in measured)
+    assert all(r.stopped_after is None for r in measured)
     samples = next(c.folder(place) for c in cells if c.column.attack == "linear")
     table = pq.read_table(next(samples.rglob("samples.parquet")))
     assert set(table["trained"].to_pylist()) == {True, False}
@@ -220,16 +220,18 @@ def test_an_attack_that_its_time_limit_ended_is_marked(tmp_path: Path) -> None:
     place = replace(place, size=replace(SIZES["smoke"], seconds=0.0))
     cells = choose("PSL:decoder", [0])
     assert not run_tasks(tasks_of(cells, place), place, apart=False, on_progress=lambda _: None)
-    made = results(cells, place)
-    (seconds,) = {r.to_json()["stopped_after"] for r in made if r.attack == "decoder"}
+    measured = results(cells, place)
+    (seconds,) = {r.to_json()["stopped_after"] for r in measured if r.attack == "decoder"}
     assert seconds >= 0  # also where the upper segment gets the same
-    (row,) = [line for line in to_markdown(made).splitlines() if line.startswith("| PSL")]
+    (row,) = [line for line in to_markdown(measured).splitlines() if line.startswith("| PSL")]
     assert all(cell.endswith(" (stopped) ") for cell in row.split("|")[4:-1])
 
 
-@pytest.mark.parametrize(("apart", "said"), [(False, "there is no"), (True, "this failed before:")])
+@pytest.mark.parametrize(
+    ("apart", "reason"), [(False, "there is no"), (True, "this failed before:")]
+)
 def test_a_victim_that_cannot_be_trained_costs_its_own_cells_only(
-    apart: bool, said: str, tmp_path: Path
+    apart: bool, reason: str, tmp_path: Path
 ) -> None:
     place = place_in(tmp_path)
     broken = replace(ROWS["PSL"], name="broken", options=(("nonsense", 1),))
@@ -237,7 +239,7 @@ def test_a_victim_that_cannot_be_trained_costs_its_own_cells_only(
     failures = run_tasks(tasks_of(cells, place), place, apart=apart, on_progress=lambda _: None)
     assert [failure.task.kind for failure in failures] == ["victim", "attack"]
     assert "nonsense" in failures[0].words
-    assert failures[1].words == f"{said} broken: training, seed 0"
+    assert failures[1].words == f"{reason} broken: training, seed 0"
 
 
 def test_a_matrix_is_below_the_home_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,9 @@ from tests.experiments.privacy.test_matrix import DECODER, keep, place_in
 def test_blocks_are_written_of_the_cells_that_there_are(tmp_path: Path) -> None:
     assert matrix_block("matrix", "smoke PSL", tmp_path) is None
     keep(place_in(tmp_path), "PSL", DECODER, 0, value=0.0123)
-    made = {kind: matrix_block(kind, "smoke PSL", tmp_path) or "" for kind in KINDS[:2]}
-    assert " | 0.0123 [0.04, 0.06] / 0.07 |\n" in made["matrix"]
-    assert made["findings"].startswith("- `PSL`: images are rebuilt with MSE 0.0123")
+    blocks = {kind: matrix_block(kind, "smoke PSL", tmp_path) or "" for kind in KINDS[:2]}
+    assert " | 0.0123 [0.04, 0.06] / 0.07 |\n" in blocks["matrix"]
+    assert blocks["findings"].startswith("- `PSL`: images are rebuilt with MSE 0.0123")
     assert matrix_block("matrix", "smoke CutMixSL", tmp_path) is None
 
 
@@ -30,7 +30,7 @@ def test_the_strongest_attack_that_counts_is_told() -> None:
         ends = (value - around, value + around)
         return Result("PSL", attack, "server", metric, value, *ends, floor, passed, 1)
 
-    said = findings(
+    text = findings(
         [
             result("linear", 0.001, passed=False),
             result("decoder", 0.02),
@@ -38,10 +38,10 @@ def test_the_strongest_attack_that_counts_is_told() -> None:
             result("membership", 0.6, metric="AUC"),
         ]
     )
-    assert "`PSL:decoder`" in said
-    assert "linear" not in said
-    assert "membership is told with AUC 0.6" in said
-    assert "no better" not in said
+    assert "`PSL:decoder`" in text
+    assert "linear" not in text
+    assert "membership is told with AUC 0.6" in text
+    assert "no better" not in text
     assert "no better than without the releases" in findings([result("decoder", 0.08)])
     near = result("decoder", 0.068, around=0.005)  # the interval contains the floor
     assert "no better than without the releases" in findings([near])
@@ -63,10 +63,10 @@ def test_of_methods_that_hold_the_most_useful_is_first() -> None:
         "words or more."
     )
     unfinished = Result("SnDSL", "sip", "server", "token accuracy", 0.0, 0.0, 0.0, 0.01, True, 1)
-    said = holding(
+    text = holding(
         [*leaks, *of("Dull", 0.1, 0.0, None), *of("Good", 0.3, 0.15, 0.19), unfinished], TEXTS
     )
-    assert said == (
+    assert text == (
         "Of the 4 methods that were attacked in every way, these let no attack read 0.2 of the "
         "words, the most useful first: `Good` (Matthews correlation 0.3; `key-search` reads 0.19), "
         "`Dull` (Matthews correlation 0.1; `sip` reads 0)."

@@ -68,8 +68,8 @@ def test_all_is_claimed_that_a_text_says_and_its_numbers_bear_out() -> None:
     """DP-CutMixSL, section 6: CutMixSL hides most; more images, a smaller alpha or k hide less."""
     counts: Counter[str] = Counter()
     for ordering in PRIVACY_EXPERIMENTS["dp-cutmixsl-table3"].orderings:
-        (low, at), (high, there) = ordering.low, ordering.high
-        pairs = zip(at.split(", "), there.split(", "), strict=True)
+        (low, low_column), (high, high_column) = ordering.low, ordering.high
+        pairs = zip(low_column.split(", "), high_column.split(", "), strict=True)
         varied = {f"{one} < {other}" for one, other in pairs if one != other}
         counts[varied.pop() if low == high else low] += 1
         assert not varied, "one thing is varied"
@@ -108,19 +108,19 @@ def test_a_table_stands_beside_the_papers_numbers_and_judges_its_claims(tmp_path
         if entry.column == "10 %":
             value = 0.01 * (1 + order.index(entry.row)) + 0.001 * cell.seed
             write_json(cell.file(place), done(cell, value))
-    made = make_table(experiment, place)
-    here = {line.entry.place: line for line in made.lines}
-    assert here["Mixup", "10 %"].mean == pytest.approx(0.021)
-    assert here["Mixup", "100 %"].mean is None
-    verdicts = {(o.low, o.high): verdict for o, verdict, _ in made.claims}
+    table = make_table(experiment, place)
+    lines = {line.entry.place: line for line in table.lines}
+    assert lines["Mixup", "10 %"].mean == pytest.approx(0.021)
+    assert lines["Mixup", "100 %"].mean is None
+    verdicts = {(o.low, o.high): verdict for o, verdict, _ in table.claims}
     rising = pairwise(("Smashed data", "Mixup", "Patch CutMix", "Cutout"))
     assert [verdicts[(low, "10 %"), (high, "10 %")] for low, high in rising] == [
         "agrees", "agrees", "disagrees",
     ]  # fmt: skip
     assert verdicts[("Smashed data", "100 %"), ("Mixup", "100 %")] == "not run"
-    assert ["Mixup", "10 %", "0.0210 ± 0.0014", "0.0700", "2", "0.0402"] in rows(made)
-    assert "disagrees" in to_markdown(made)
-    assert json.loads(json.dumps(to_json(made)))["lines"][0]["values"] == [0.01, 0.012]
+    assert ["Mixup", "10 %", "0.0210 ± 0.0014", "0.0700", "2", "0.0402"] in rows(table)
+    assert "disagrees" in to_markdown(table)
+    assert json.loads(json.dumps(to_json(table)))["lines"][0]["values"] == [0.01, 0.012]
 
 
 def test_a_claim_compares_the_seeds_that_both_places_have(tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ def test_results_of_every_seed_are_shown(tmp_path: Path) -> None:
     command = ["experiment", "show", experiment.name, "--scale", "smoke", "--format", "json"]
     shown = CliRunner().invoke(app, [*command, "--run-dir", str(tmp_path)])
     assert json.loads(shown.stdout)[0]["lines"][0]["values"] == [0.01] * 3
-    (kept,) = privacy_results([experiment], [SIZES["smoke"]], tmp_path)
-    assert kept.seeds == seeds
+    (exported,) = privacy_results([experiment], [SIZES["smoke"]], tmp_path)
+    assert exported.seeds == seeds
     result = keep(place, "PSL", DECODER, 100)
     block = matrix_block("matrix", f"smoke {result.row.name}", tmp_path)
     assert block is not None
@@ -161,17 +161,17 @@ def test_a_result_from_before_a_metric_was_measured_is_read(tmp_path: Path) -> N
     _, cell = entries["SFL", "norm"]
     assert entries["SFL", "norm, by batch"][1] == cell
     write_json(cell.file(place), done(cell, 0.6, "AUC"))
-    here = {line.entry.place: line for line in make_table(experiment, place).lines}
-    assert (here["SFL", "norm"].mean, here["SFL", "norm, by batch"].mean) == (0.6, None)
+    lines = {line.entry.place: line for line in make_table(experiment, place).lines}
+    assert (lines["SFL", "norm"].mean, lines["SFL", "norm, by batch"].mean) == (0.6, None)
     both = [*done(cell, 0.6, "AUC")["metrics"], *done(cell, 0.7, "AUC by batch")["metrics"]]
     write_json(cell.file(place), {"state": "done", "metrics": both})
-    told = {
-        (row, at): (here, paper)
-        for row, at, here, _, _, paper in rows(make_table(experiment, place))
+    shown = {
+        (row, at): (measured, paper)
+        for row, at, measured, _, _, paper in rows(make_table(experiment, place))
     }
-    assert told["SFL", "norm"] == ("0.6000", "0.75")
-    assert told["SFL", "norm, by batch"] == ("0.7000", "0.75")
-    assert told["SFL", "cosine, by batch"] == ("not run", "0.68")
+    assert shown["SFL", "norm"] == ("0.6000", "0.75")
+    assert shown["SFL", "norm, by batch"] == ("0.7000", "0.75")
+    assert shown["SFL", "cosine, by batch"] == ("not run", "0.68")
 
 
 def done(cell: MatrixCell, value: float, metric: str = "MSE") -> dict[str, Any]:

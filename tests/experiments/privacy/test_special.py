@@ -88,10 +88,14 @@ def test_a_member_gets_the_mean_gradient_of_each_step_and_the_other_is_behind_it
         View("server", releases, replace(view.knowledge, upper=torch.nn.Identity())),
         Truth(pictures, torch.ones(4, dtype=torch.bool), origins),
     )
-    made = averaged(case)
-    (release,) = made.view.releases
+    averaged_case = averaged(case)
+    (release,) = averaged_case.view.releases
     assert release.gradient is not None
     assert torch.equal(release.gradient, torch.full((2, 3, 5), 3.0))
     assert not release.smashed.any()
-    assert (release.labels, release.client, made.view.knowledge.upper) == (None, None, None)
-    assert made.truth.origins[0].sources.tolist() == [[2], [3]]
+    assert (release.labels, release.client, averaged_case.view.knowledge.upper) == (
+        None,
+        None,
+        None,
+    )
+    assert averaged_case.truth.origins[0].sources.tolist() == [[2], [3]]

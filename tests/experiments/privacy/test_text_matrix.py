@@ -58,10 +58,10 @@ def test_rows_are_methods_with_options_of_theirs_and_columns_are_attacks() -> No
     others = {name for name, kind in USHAPE_STRATEGIES.items() if not kind.averages}
     assert {row.method for row in TEXT_ROWS.values()} == others
     for row in TEXT_ROWS.values():
-        known = hiding_options(USHAPE_STRATEGIES[row.method].hiding)
-        assert {name for name, _ in row.options} <= known, row.name
+        allowed = hiding_options(USHAPE_STRATEGIES[row.method].hiding)
+        assert {name for name, _ in row.options} <= allowed, row.name
         if isinstance(row, EqualRow):
-            assert row.knob in known - {name for name, _ in row.options}
+            assert row.knob in allowed - {name for name, _ in row.options}
             assert all(row.knob in LADDERS[size] for size in TEXT_SIZES)
         if isinstance(row, ExtendedRow):
             assert "+" in row.name
@@ -104,17 +104,17 @@ def test_an_attacker_has_base_head_and_tail_and_the_trained_trunk() -> None:
         for moved in trained.all_here():
             for weights in moved.parameters():
                 weights.add_(1)
-    known = known_parts(TEXT_ROWS["USplitSL"], SMOKE, TextVictim(trained, None, texts))
-    own = (base.head, trained.trunk, base.tail)
-    for there, expected in zip(known.all_here(), own, strict=True):
+    attacker_parts = known_parts(TEXT_ROWS["USplitSL"], SMOKE, TextVictim(trained, None, texts))
+    expected_parts = (base.head, trained.trunk, base.tail)
+    for part, expected in zip(attacker_parts.all_here(), expected_parts, strict=True):
         assert expected is not None
-        for weights, same in zip(there.parameters(), expected.parameters(), strict=True):
+        for weights, same in zip(part.parameters(), expected.parameters(), strict=True):
             assert torch.equal(weights, same)
             assert not weights.requires_grad
 
 
-def of(made: list[Result], method: str, attack: str, metric: str = "token accuracy") -> Result:
-    return next(r for r in made if (r.method, r.attack, r.metric) == (method, attack, metric))
+def of(measured: list[Result], method: str, attack: str, metric: str = "token accuracy") -> Result:
+    return next(r for r in measured if (r.method, r.attack, r.metric) == (method, attack, metric))
 
 
 def test_cells_run_through_and_only_once(place: Place) -> None:
@@ -127,37 +127,37 @@ def test_cells_run_through_and_only_once(place: Place) -> None:
         [0],
         TEXTS,
     )
-    said: list[Progress] = []
-    failures = run_tasks(tasks_of(cells, place), place, apart=False, on_progress=said.append)
+    reports: list[Progress] = []
+    failures = run_tasks(tasks_of(cells, place), place, apart=False, on_progress=reports.append)
     assert not failures
     assert not tasks_of(cells, place)
-    made = results(cells, place)
-    assert all(r.stopped_after is None for r in made)
-    plain = of(made, "USplitSL", "vocabulary")
+    measured = results(cells, place)
+    assert all(r.stopped_after is None for r in measured)
+    plain = of(measured, "USplitSL", "vocabulary")
     assert plain.passed_gate
     assert plain.floor is not None
     assert (plain.value or 0) > 0.9
-    assert of(made, "USplitSL", "key-search", "not applicable").reason.startswith(
+    assert of(measured, "USplitSL", "key-search", "not applicable").reason.startswith(
         "the view of the adversary 'server' on USplitSL has one message of a text only"
     )
     # Both hide nothing but the fine-tuned head's small difference from the base head.
-    assert (of(made, "NaiveMixSL", "vocabulary").value or 1) < 0.8
-    assert (of(made, "NaiveMixSL", "solve-batch").value or 0) > 0.9
-    assert (of(made, "MixGuard-k3", "gradient-ratio").value or 0) > 0.8
+    assert (of(measured, "NaiveMixSL", "vocabulary").value or 1) < 0.8
+    assert (of(measured, "NaiveMixSL", "solve-batch").value or 0) > 0.9
+    assert (of(measured, "MixGuard-k3", "gradient-ratio").value or 0) > 0.8
     bytes_of = {
-        name: of(made, name, "none", "uplink bytes of an epoch").value or 0
+        name: of(measured, name, "none", "uplink bytes of an epoch").value or 0
         for name in ("USplitSL", "MixGuard-k3", "MixGuard-k3-secret20")
     }
     assert 2.5 * bytes_of["USplitSL"] < bytes_of["MixGuard-k3"] < bytes_of["MixGuard-k3-secret20"]
-    assert 0 <= (of(made, "SnDSL", "none", "accuracy").value or -1) <= 1
-    assert (of(made, "SnDSL", "none", "processor seconds of training").value or 0) > 0
-    assert not [r for r in made if r.metric == "Matthews correlation"]  # no classes
-    kept = next(c for c in cells if c.row.name == "MixGuard-k3-secret20").folder(place)
-    table = pq.read_table(kept / "samples.parquet")
+    assert 0 <= (of(measured, "SnDSL", "none", "accuracy").value or -1) <= 1
+    assert (of(measured, "SnDSL", "none", "processor seconds of training").value or 0) > 0
+    assert not [r for r in measured if r.metric == "Matthews correlation"]  # no classes
+    folder = next(c for c in cells if c.row.name == "MixGuard-k3-secret20").folder(place)
+    table = pq.read_table(folder / "samples.parquet")
     assert table["trained"].to_pylist() == [True] * 3 + [False] * 3
     assert not {"ids", "words"} & set(table.column_names)
 
-    text = to_markdown(made, TEXTS)
+    text = to_markdown(measured, TEXTS)
     heads = text.splitlines()[0]
     assert heads.startswith(
         "| method | accuracy | uplink/epoch | training | decode error | calibrated | leak | "
@@ -179,15 +179,15 @@ def test_extensions_send_what_they_say_and_their_attacks_know_it(place: Place) -
     )
     failures = run_tasks(tasks_of(cells, place), place, apart=False, on_progress=lambda _: None)
     assert not failures
-    made = results(cells, place)
+    measured = results(cells, place)
     for name, attack in (("USplitSL+tail", "tag"), ("MixGuard-k3+tail", "gradient-ratio")):
-        reason = of(made, name, attack, "not applicable").reason
+        reason = of(measured, name, attack, "not applicable").reason
         assert reason.endswith("has no gradients, without which there is no such attack")
     # Heads were not trained, so the base head's hidden states of words are exact.
-    assert of(made, "USplitSL+tail", "vocabulary").value == 1.0
+    assert of(measured, "USplitSL+tail", "vocabulary").value == 1.0
     # The attack reads a single message in place of the decoded target.
-    decoded = of(made, "MixGuard-k3", "gradient-ratio").value or 0
-    assert (of(made, "MixGuard-k3+one-message", "gradient-ratio").value or 0) < decoded / 2
+    decoded = of(measured, "MixGuard-k3", "gradient-ratio").value or 0
+    assert (of(measured, "MixGuard-k3+one-message", "gradient-ratio").value or 0) < decoded / 2
     deep = load_text_victim(
         TEXT_ROWS["MixGuard-k3+deep"],
         0,
@@ -197,9 +197,9 @@ def test_extensions_send_what_they_say_and_their_attacks_know_it(place: Place) -
     )
     assert (deep.parts.cut.head, deep.parts.layers) == (3, 5)
     # One epoch, one release of each text.
-    epsilon = of(made, "DPForwardSL+tail", "none", "epsilon of all messages of a text").value
+    epsilon = of(measured, "DPForwardSL+tail", "none", "epsilon of all messages of a text").value
     assert epsilon == pytest.approx(8.0)
-    assert (of(made, "DPForwardSL+tail", "vocabulary").value or 0) < 0.3
+    assert (of(measured, "DPForwardSL+tail", "vocabulary").value or 0) < 0.3
 
 
 def test_ablations_of_mixguard_train_and_say_how_well_they_decode(place: Place) -> None:
@@ -213,13 +213,13 @@ def test_ablations_of_mixguard_train_and_say_how_well_they_decode(place: Place) 
     cells = choose(", ".join(f"{row}:vocabulary" for row in rows), [0], TEXTS)
     tasks = [task for task in tasks_of(cells, place) if task.kind == "victim"]
     assert not run_tasks(tasks, place, apart=False, on_progress=lambda _: None)
-    made = {
+    facts_by_row = {
         row: json.loads((place.victim(TEXT_ROWS[row], 0) / "done.json").read_text()) for row in rows
     }
     # Without calibration, no public text is decoded, and no error is reported.
-    assert "decode_error" not in made.pop("MixGuard-k3-uncalibrated")
-    assert all(facts["decode_error"] > 0 for facts in made.values())
-    assert all(0 < facts["leak"] <= 1 + 1e-6 for facts in made.values())
+    assert "decode_error" not in facts_by_row.pop("MixGuard-k3-uncalibrated")
+    assert all(facts["decode_error"] > 0 for facts in facts_by_row.values())
+    assert all(0 < facts["leak"] <= 1 + 1e-6 for facts in facts_by_row.values())
 
 
 def test_a_defence_is_brought_to_mixguards_utility(place: Place, tmp_path: Path) -> None:
@@ -232,14 +232,14 @@ def test_a_defence_is_brought_to_mixguards_utility(place: Place, tmp_path: Path)
         "NoPeekSL-equal: vocabulary, server, seed 0",
     ]
     assert not run_tasks(tasks_of(cells, place), place, apart=False, on_progress=lambda _: None)
-    said = json.loads(place.noise(row).read_text())
-    assert said["dcor_weight"] == 1.0
-    assert list(said["tried"]) == ["1.0"]
-    kept = json.loads((place.victim(TEXT_ROWS["MixGuard-k3"], 0) / "done.json").read_text())
-    assert said["target"] == kept["accuracy"]
-    made = results(cells, place)
-    assert of(made, "NoPeekSL-equal", "none", "noise option at equal utility").value == 1.0
-    assert "| option |" in to_markdown(made, TEXTS)
+    noise_search = json.loads(place.noise(row).read_text())
+    assert noise_search["dcor_weight"] == 1.0
+    assert list(noise_search["tried"]) == ["1.0"]
+    reference = json.loads((place.victim(TEXT_ROWS["MixGuard-k3"], 0) / "done.json").read_text())
+    assert noise_search["target"] == reference["accuracy"]
+    measured = results(cells, place)
+    assert of(measured, "NoPeekSL-equal", "none", "noise option at equal utility").value == 1.0
+    assert "| option |" in to_markdown(measured, TEXTS)
 
 
 def test_a_victim_is_kept_as_it_was_trained(place: Place) -> None:
@@ -269,35 +269,35 @@ def test_a_matrix_of_which_nothing_was_run_says_where_and_what_to_do(tmp_path: P
         "attack", "matrix", "texts", "--cells", "USplitSL:sip, NaiveMixSL:sip", "--show",
         "--run-dir", str(tmp_path),
     ]  # fmt: skip
-    for wanted in ("table", "markdown"):
-        done = CliRunner().invoke(app, [*command, "--format", wanted])
-        assert (done.exit_code, done.stdout) == (0, "")
-        assert f"nothing of 2 cells has been run in {tmp_path / 'attacks'}" in done.stderr
-        assert "without --show the same command runs them" in done.stderr
-    done = CliRunner().invoke(app, [*command, "--format", "json"])
-    assert (json.loads(done.stdout), done.stderr) == ([], "")
+    for table_format in ("table", "markdown"):
+        invocation = CliRunner().invoke(app, [*command, "--format", table_format])
+        assert (invocation.exit_code, invocation.stdout) == (0, "")
+        assert f"nothing of 2 cells has been run in {tmp_path / 'attacks'}" in invocation.stderr
+        assert "without --show the same command runs them" in invocation.stderr
+    invocation = CliRunner().invoke(app, [*command, "--format", "json"])
+    assert (json.loads(invocation.stdout), invocation.stderr) == ([], "")
 
 
 def test_an_attack_that_its_time_limit_ended_is_marked(place: Place) -> None:
     hurried = replace(place, size=replace(SMOKE, seconds=0.0))
     cells = choose("USplitSL:tag", [1], TEXTS)
     assert not run_tasks(tasks_of(cells, hurried), hurried, apart=False, on_progress=lambda _: None)
-    made = [r for r in results(cells, hurried) if r.attack == "tag"]
-    assert made
-    assert all((r.stopped_after or -1) >= 0 for r in made)
-    assert "(stopped)" in to_markdown(made, TEXTS).splitlines()[2]
+    measured = [r for r in results(cells, hurried) if r.attack == "tag"]
+    assert measured
+    assert all((r.stopped_after or -1) >= 0 for r in measured)
+    assert "(stopped)" in to_markdown(measured, TEXTS).splitlines()[2]
 
 
 def test_the_command_runs_cells_in_processes_and_prints_them(tmp_path: Path) -> None:
     command = ["attack", "matrix", "texts", "--cells", "USplitSL:vocabulary"]
-    done = CliRunner().invoke(app, [*command, "--format", "json", "--run-dir", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    said = json.loads(done.stdout)
-    assert {tuple(one) for one in said} == {
+    invocation = CliRunner().invoke(app, [*command, "--format", "json", "--run-dir", str(tmp_path)])
+    assert invocation.exit_code == 0, invocation.output
+    rows = json.loads(invocation.stdout)
+    assert {tuple(one) for one in rows} == {
         ("method", "attack", "adversary", "metric", "value", "low", "high", "floor", "passed_gate",
          "stopped_after")
     }  # fmt: skip
-    (words,) = [one for one in said if one["metric"] == "token accuracy"]
+    (words,) = [one for one in rows if one["metric"] == "token accuracy"]
     assert words["passed_gate"] is True
     assert (words["method"], words["attack"]) == ("USplitSL", "vocabulary")
     shown = CliRunner().invoke(
@@ -310,7 +310,7 @@ def test_the_command_runs_cells_in_processes_and_prints_them(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("unit", "value", "said"),
+    ("unit", "value", "text"),
     [
         ("percent", 0.5, "50.0 %"),
         ("megabytes", 2.5e6, "2.5 MB"),
@@ -318,5 +318,5 @@ def test_the_command_runs_cells_in_processes_and_prints_them(tmp_path: Path) -> 
         ("number", 0.1234, "0.123"),
     ],
 )
-def test_facts_are_written_in_their_units(unit: str, value: float, said: str) -> None:
-    assert Fact("key", "metric", "heading", unit).said(value) == said  # type: ignore[arg-type]
+def test_facts_are_written_in_their_units(unit: str, value: float, text: str) -> None:
+    assert Fact("key", "metric", "heading", unit).said(value) == text  # type: ignore[arg-type]

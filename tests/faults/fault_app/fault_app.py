@@ -60,7 +60,7 @@ class FaultyClient(SplitClient):
 
 def _spoiled(smashed: Tensor, fault: str) -> Tensor:
     """Return what a client with a fault sends instead of (b, kept, d)."""
-    batch, kept, width = smashed.shape
+    batch, patches, width = smashed.shape
     if fault == "nan":
         return torch.full_like(smashed, float("nan"))
     if fault == "shape":
@@ -70,7 +70,7 @@ def _spoiled(smashed: Tensor, fault: str) -> Tensor:
     if fault == "many":
         return smashed.new_ones(batch, TOY.patches + 1, width)
     if fault == "foreign":  # as many as it was asked for, but other ones
-        return 100.0 + smashed.new_ones(batch, kept, width)
+        return 100.0 + smashed.new_ones(batch, patches, width)
     return smashed
 
 
@@ -113,8 +113,8 @@ class Impostor(SplitClientApp):
     """On client 1's node it says, if it is told to, that it is the next node."""
 
     def _take_part(self, message: Message, context: Context) -> Message:
-        own = context.node_config["partition-id"] == MISBEHAVES
-        if own and context.run_config["impostor"]:
+        misbehaves = context.node_config["partition-id"] == MISBEHAVES
+        if misbehaves and context.run_config["impostor"]:
             context = copy.copy(context)
             context.node_id += 1
         return super()._take_part(message, context)
