@@ -44,7 +44,7 @@ def two(context: Context, more: int) -> SplitClient:
 
 
 @pytest.mark.parametrize(
-    ("client_fn", "said"),
+    ("client_fn", "message"),
     [
         (None, "client_fn is None; needed is a function that makes the node's client from the Fl"),
         (SplitClient, "client_fn is the class SplitClient; needed is a function that makes"),
@@ -52,9 +52,9 @@ def two(context: Context, more: int) -> SplitClient:
         (two, "client_fn is a function of other arguments; needed is a function that makes"),
     ],
 )
-def test_what_makes_no_client_is_refused_at_once(client_fn: Any, said: str) -> None:
+def test_what_makes_no_client_is_refused_at_once(client_fn: Any, message: str) -> None:
     """Otherwise it would fail on every node."""
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match=message):
         SplitClientApp(client_fn)
 
 
@@ -128,11 +128,11 @@ def test_a_function_left_over_from_a_client_app_is_named(
 ) -> None:
     """Flower says that a function of this name is registered already, by whom it does not."""
     app = SplitClientApp(no_client)
-    said = (
+    message = (
         rf"itself: remove @app\.{re.escape(typed)} with .*, such as @app\.{kind}\('mine'\), .* in "
         r'a ClientApp of its own \(docs/own-app\.md, "FedAvg in the same app"\)'
     )
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         getattr(app, kind)(*action)
 
 
@@ -140,22 +140,22 @@ def test_a_function_left_over_from_a_client_app_is_named(
 def test_an_action_of_ones_own_is_answered(kind: str) -> None:
     app = SplitClientApp(no_client)
     getattr(app, kind)("mine")(lambda message, _: Message(message.content, reply_to=message))
-    asked = message(f"{kind}.mine")
-    assert app(asked, context()).content == asked.content
+    question = message(f"{kind}.mine")
+    assert app(question, context()).content == question.content
 
 
 def test_a_resumed_run_keeps_its_configuration_and_lacks_nothing_of_the_apps() -> None:
-    seen: list[dict[str, Any]] = []
+    configurations: list[dict[str, Any]] = []
 
     def client_fn(context: Context) -> SplitClient:
-        seen.append(dict(context.run_config))
+        configurations.append(dict(context.run_config))
         raise ValueError("that is all")
 
     ticket = replace(TICKET, link="stream", address="127.0.0.1:1", run_config='{"lr": 0.5}')
-    own = context(**{"partition-id": 0})
-    own.run_config = {"lr": 0.1, "width": 8}
-    SplitClientApp(client_fn)(message("train", ticket), own)
-    assert seen == [{"lr": 0.5, "width": 8}]
+    node_context = context(**{"partition-id": 0})
+    node_context.run_config = {"lr": 0.1, "width": 8}
+    SplitClientApp(client_fn)(message("train", ticket), node_context)
+    assert configurations == [{"lr": 0.5, "width": 8}]
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate", "train.finish"])
@@ -163,8 +163,8 @@ def test_a_real_node_takes_no_part_over_rays_link(kind: str) -> None:
     """A node's policy, ledger and mixer are those of the stream."""
     ticket = replace(TICKET, link="ray", host="any")
     reply = SplitClientApp(no_client)(message(kind, ticket), context())
-    said = str(reply.content.config_records[RECORD]["error"])
-    assert "link 'ray' is for simulations: allowed are 'stream' and 'auto'" in said
+    error = str(reply.content.config_records[RECORD]["error"])
+    assert "link 'ray' is for simulations: allowed are 'stream' and 'auto'" in error
 
 
 def test_a_client_that_cannot_be_built_says_so_without_data(tmp_path: Path) -> None:
@@ -210,9 +210,9 @@ def test_the_home_of_a_user_that_there_is_not_is_refused_with_its_key(
     pair = {"ssl-certfile": "node.crt", "ssl-keyfile": "node.key"} if key[:3] == "ssl" else {}
     pinned = {"link-via": "127.0.0.1:1"} if key == "link-via-ca" else {}
     config = {"partition-id": 0, "state-dir": str(tmp_path), **pair, **pinned}
-    own = context(**{**config, key: "~nouser/x"})
-    said = SplitClientApp(client_fn)(message("train", ticket), own)
-    (error,) = said.content.config_records[RECORD].values()
+    node_context = context(**{**config, key: "~nouser/x"})
+    reply = SplitClientApp(client_fn)(message("train", ticket), node_context)
+    (error,) = reply.content.config_records[RECORD].values()
     assert f"{key} is '~nouser/x'" in str(error)
     assert str(error).endswith("knows no folder '~nouser'; give an absolute path")
     logged = [read_journal(log)[-1]["refused"] for log in tmp_path.glob("audit-0.jsonl")]
@@ -268,19 +268,19 @@ def test_a_node_needs_neither_ray_nor_what_is_for_models_data_or_results_of_othe
     monkeypatch.setattr(directory, "_question", question)
     nodes = tmp_path / "nodes"
 
-    def handle(sent: Message, context: Context) -> Message:
-        if sent.metadata.message_type == "query":
-            return SplitClientApp(no_client)(sent, context)
-        ticket = Ticket.from_message(sent)
+    def handle(request: Message, context: Context) -> Message:
+        if request.metadata.message_type == "query":
+            return SplitClientApp(no_client)(request, context)
+        ticket = Ticket.from_message(request)
         out = tmp_path / f"{ticket.client}-{ticket.server_round}.safetensors"
         order = {
             "ticket": asdict(ticket),
             "node": context.node_id,
-            "kind": sent.metadata.message_type,
+            "kind": request.metadata.message_type,
             "config": dict(context.node_config),
             "out": str(out),
         }
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", NODE],
             input=json.dumps(order),
             capture_output=True,
@@ -288,14 +288,14 @@ def test_a_node_needs_neither_ray_nor_what_is_for_models_data_or_results_of_othe
             cwd=ROOT,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        said: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        assert process.returncode == 0, process.stderr
+        answer: Mapping[str, Any] = json.loads(process.stdout.splitlines()[-1])
         content = RecordDict({"arrays": to_arrays(load_file(out))})
-        if "metrics" in said:
-            content["metrics"] = MetricRecord(said["metrics"])
-        if RECORD in said:
-            content = with_record(content, ConfigRecord(said[RECORD]))
-        return Message(content, reply_to=sent)
+        if "metrics" in answer:
+            content["metrics"] = MetricRecord(answer["metrics"])
+        if RECORD in answer:
+            content = with_record(content, ConfigRecord(answer[RECORD]))
+        return Message(content, reply_to=request)
 
     runs = {}
     for name in ("local", "nodes"):

@@ -82,24 +82,30 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("said", [SPLIT, USHAPE, Description(num_examples=3)], ids=lambda d: "")
-def test_what_is_sent_is_read(said: Description) -> None:
-    assert read_description(json.loads(json.dumps(said.to_plain()))) == said
+@pytest.mark.parametrize(
+    "description", [SPLIT, USHAPE, Description(num_examples=3)], ids=lambda d: ""
+)
+def test_what_is_sent_is_read(description: Description) -> None:
+    assert read_description(json.loads(json.dumps(description.to_plain()))) == description
 
 
 @pytest.mark.parametrize("shape", LEAST)
 def test_what_has_its_default_is_not_sent(shape: type[Description]) -> None:
     """Nodes and servers of one protocol agree on a mapping, whatever version has more keys."""
-    said = read_description(LEAST[shape])
-    assert type(said) is shape
-    assert said.to_plain() == LEAST[shape]
-    assert (said.drawn, said.tests("federated"), said.tests("benchmark")) == (None, 0, 0)
+    description = read_description(LEAST[shape])
+    assert type(description) is shape
+    assert description.to_plain() == LEAST[shape]
+    assert (description.drawn, description.tests("federated"), description.tests("benchmark")) == (
+        None,
+        0,
+        0,
+    )
 
 
-def reason(said: Mapping[str, Any]) -> str:
+def reason(description: Mapping[str, Any]) -> str:
     """Return why a description is refused; "" if it is not."""
     try:
-        read_description(said)
+        read_description(description)
     except DescriptionError as error:
         return str(error)
     return ""
@@ -127,27 +133,33 @@ def test_any_value_under_any_key_is_read_or_refused_with_the_keys_name(
 
 def test_what_is_read_can_be_written() -> None:
     for key, value in product(keys_of(SplitDescription), HOSTILE):
-        said = {**LEAST[SplitDescription], key: value}
-        if not reason(said):
-            assert json.dumps(read_description(said).to_plain(), allow_nan=False)
+        description = {**LEAST[SplitDescription], key: value}
+        if not reason(description):
+            assert json.dumps(read_description(description).to_plain(), allow_nan=False)
 
 
 @pytest.mark.parametrize("shape", LEAST)
 def test_a_key_that_is_missing_is_named(shape: type[Description]) -> None:
     for key in LEAST[shape]:
-        said = {name: value for name, value in LEAST[shape].items() if name != key}
+        description = {name: value for name, value in LEAST[shape].items() if name != key}
         if key in ("patches", "calibration-steps"):  # by which the shape is known
-            assert type(read_description(said)) is Description
+            assert type(read_description(description)) is Description
         else:
             with pytest.raises(DescriptionError, match=f"does not say its {key}, as it must"):
-                read_description(said)
+                read_description(description)
 
 
 def test_a_key_of_a_clients_own_is_kept_if_it_is_plain() -> None:
-    own: dict[str, Any] = {"battery": 0.5, "site": "A", "ok": True, "none": None, "ids": [1, 2]}
-    said = read_description({**LEAST[SplitDescription], **own})
-    assert said.others == own
-    assert said.to_plain() == {**LEAST[SplitDescription], **own}
+    own_keys: dict[str, Any] = {
+        "battery": 0.5,
+        "site": "A",
+        "ok": True,
+        "none": None,
+        "ids": [1, 2],
+    }
+    description = read_description({**LEAST[SplitDescription], **own_keys})
+    assert description.others == own_keys
+    assert description.to_plain() == {**LEAST[SplitDescription], **own_keys}
     for value in ({}, [[1]], 2**63, -(10**400), object(), b"x", [2**63]):
         with pytest.raises(DescriptionError, match="itself in other than plain values"):
             read_description({**LEAST[SplitDescription], "own": value})
@@ -159,21 +171,23 @@ def test_both_kinds_of_clients_say_what_is_read_here() -> None:
     (ushape,) = toy.clients_for(USplitSL(toy.server(), device="cpu"))
     clients: dict[type[Description], Client] = {SplitDescription: split, UShapeDescription: ushape}
     for shape, client in clients.items():
-        said = read_description(client.attach(ORDER, None))
-        assert type(said) is shape
-        assert not said.others
+        description = read_description(client.attach(ORDER, None))
+        assert type(description) is shape
+        assert not description.others
 
 
 def test_the_page_on_the_architecture_has_every_key() -> None:
     section = PAGE.read_text("utf-8").split("### What a client says of itself", 1)[1]
     rows = re.findall(r"^\| (`.*?) \| (.*?) \| (.*?) \| .+ \|$", section.split("\n## ")[0], re.M)
-    told = [(key, who, value) for keys, who, value in rows for key in re.findall("`(.+?)`", keys)]
+    documented = [
+        (key, who, value) for keys, who, value in rows for key in re.findall("`(.+?)`", keys)
+    ]
     common = keys_of(Description)
     fields = [(key, "all", kind) for key, kind in common.items()]
     for who, shape in (("L shape", SplitDescription), ("U shape", UShapeDescription)):
         fields += [(key, who, kind) for key, kind in keys_of(shape).items() if key not in common]
     always = {key for keys in LEAST.values() for key in keys}
-    assert sorted(told) == sorted(
+    assert sorted(documented) == sorted(
         (key, f"{who}, always" if key in always else who, words_of(kind))
         for key, who, kind in fields
     )

@@ -86,9 +86,9 @@ def test_the_command_line_says_it_in_one_sentence(monkeypatch: pytest.MonkeyPatc
         raise ModuleNotFoundError("No module named 'timm'", name="timm")
 
     monkeypatch.setattr(runs.Run, "all", listing)
-    said = CliRunner().invoke(cli.app, ["runs"])
-    assert said.exit_code == 1
-    assert said.stderr == (
+    invocation = CliRunner().invoke(cli.app, ["runs"])
+    assert invocation.exit_code == 1
+    assert invocation.stderr == (
         "this command needs the package 'timm': "
         "pip install '.[vision]' in a checkout of flwr-splitmix\n"
     )

@@ -36,10 +36,10 @@ def test_a_refused_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> Non
     )
     file = tmp_path / "file"
     write_atomic(file, b"old")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(file)], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "refused\n"
+    assert process.stdout == "refused\n"
     assert file.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [file]
 
@@ -120,6 +120,6 @@ def test_the_path_of_an_unknown_user_is_named_with_its_key(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert expanded("~/a", "run-dir", ValueError) == tmp_path / "a"
-    said = "run-dir is '~nouser/a', and this machine knows no folder '~nouser'; give an absolute"
-    with pytest.raises(LookupError, match=said):
+    message = "run-dir is '~nouser/a', and this machine knows no folder '~nouser'; give an absolute"
+    with pytest.raises(LookupError, match=message):
         expanded("~nouser/a", "run-dir", LookupError)

@@ -34,9 +34,9 @@ def test_classes_are_scored_by_the_largest_logit() -> None:
 
 def test_several_labels_are_scored_each_and_all_together() -> None:
     scored = tally(LOGITS, SEVERAL)
-    said, right = (LOGITS > 0).flatten().long(), SEVERAL.flatten()
-    assert scored.accuracy == pytest.approx(accuracy_score(right, said))
-    assert scored.scores["matthews"] == pytest.approx(matthews_corrcoef(right, said))
+    predictions, right = (LOGITS > 0).flatten().long(), SEVERAL.flatten()
+    assert scored.accuracy == pytest.approx(accuracy_score(right, predictions))
+    assert scored.scores["matthews"] == pytest.approx(matthews_corrcoef(right, predictions))
     losses = [log_loss(SEVERAL[:, i], LOGITS[:, i].sigmoid(), labels=[0, 1]) for i in range(3)]
     assert scored.mean_loss == pytest.approx(sum(losses) / 3)
     assert scored.examples == 4
@@ -118,29 +118,31 @@ def test_losses_of_mixed_targets_are_linear_in_them() -> None:
 def test_wrong_labels_are_described(
     labels: Tensor, multi_label: bool, sentence: str | None
 ) -> None:
-    said = wrong_labels(labels, 3, multi_label=multi_label)
-    assert said == sentence or (sentence is not None and said is not None and sentence in said)
+    problem = wrong_labels(labels, 3, multi_label=multi_label)
+    assert problem == sentence or (
+        sentence is not None and problem is not None and sentence in problem
+    )
 
 
 def test_rows_of_other_numbers_than_0_and_1_are_no_one_hot_labels() -> None:
-    said = wrong_labels(2 * SEVERAL, 3, multi_label=False)
-    assert said == "have shape (4, 3) of torch.int64, expected (4,) of torch.int64"
+    problem = wrong_labels(2 * SEVERAL, 3, multi_label=False)
+    assert problem == "have shape (4, 3) of torch.int64, expected (4,) of torch.int64"
 
 
 def test_in_the_u_shape_the_tail_says_how_many_classes_there_are() -> None:
-    said = wrong_labels(ONE + 1, 3, multi_label=False, ushape=True)
-    assert said is not None
-    assert "for more of them give the tail 4 logits)" in said
-    said = wrong_labels(2 * SEVERAL, 3, multi_label=False, ushape=True)
-    assert said is not None
-    assert said.endswith(" (one-hot: take .argmax(1))")
+    problem = wrong_labels(ONE + 1, 3, multi_label=False, ushape=True)
+    assert problem is not None
+    assert "for more of them give the tail 4 logits)" in problem
+    problem = wrong_labels(2 * SEVERAL, 3, multi_label=False, ushape=True)
+    assert problem is not None
+    assert problem.endswith(" (one-hot: take .argmax(1))")
 
 
 def test_ids_have_no_remedy() -> None:
-    said = wrong_labels(ONE + 1, 3, multi_label=False, ids=True)
-    assert said == "lie in 1..3, allowed are 0..2"
-    said = wrong_labels(ONE[:, None], 3, multi_label=False, ids=True)
-    assert said == "have shape (4, 1) of torch.int64, expected (4,) of torch.int64"
+    problem = wrong_labels(ONE + 1, 3, multi_label=False, ids=True)
+    assert problem == "lie in 1..3, allowed are 0..2"
+    problem = wrong_labels(ONE[:, None], 3, multi_label=False, ids=True)
+    assert problem == "have shape (4, 1) of torch.int64, expected (4,) of torch.int64"
 
 
 def test_what_is_no_class_is_a_row_of_zeros() -> None:
@@ -158,13 +160,13 @@ def test_what_a_server_may_read_shows_no_label(ushape: bool) -> None:
         wrong_labels(wrong, 3, multi_label=False, ushape=ushape, shown=False)
         for wrong in (ONE + 1, ONE + 7, ONE - 1)
     }
-    (said,) = texts
+    (problem,) = texts
     more = "give the tail more logits" if ushape else "pass a larger num_classes"
-    assert said == f"are not all in 0..2 (classes start at 0; for more of them {more})"
+    assert problem == f"are not all in 0..2 (classes start at 0; for more of them {more})"
 
 
 def test_the_remedy_for_labels_of_the_u_shape_does_not_depend_on_them() -> None:
-    said = {
+    problems = {
         wrong_labels(rows, 3, multi_label=False, ushape=True) for rows in (SEVERAL, 2 * SEVERAL)
     }
-    assert len(said) == 1
+    assert len(problems) == 1

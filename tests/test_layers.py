@@ -181,18 +181,18 @@ def test_the_library_imports_downwards_only(part: str) -> None:
     allowed = {part, *MAY_IMPORT[part]}
     wrong = [
         str(each)
-        for own, each in in_the_library()
-        if own == part and each.of("flwr_splitmix") and each.part not in allowed
+        for importer, each in in_the_library()
+        if importer == part and each.of("flwr_splitmix") and each.part not in allowed
     ]
     assert not wrong, f"{part} may import {sorted(allowed)}"
 
 
 def test_no_part_imports_what_imports_it() -> None:
     """A part and another one may not know each other, over any number of steps."""
-    done: set[str] = set()
-    while ready := {p for p in MAY_IMPORT if p not in done and MAY_IMPORT[p] <= done}:
-        done |= ready
-    assert done == set(MAY_IMPORT)
+    ordered: set[str] = set()
+    while ready := {p for p in MAY_IMPORT if p not in ordered and MAY_IMPORT[p] <= ordered}:
+        ordered |= ready
+    assert ordered == set(MAY_IMPORT)
 
 
 def test_of_a_server_a_third_partys_mixer_knows_only_how_uploads_are_taken() -> None:
@@ -244,8 +244,8 @@ def test_the_library_knows_nothing_outside_of_it() -> None:
 def test_the_names_handed_to_users_need_no_strategy() -> None:
     """A client's process imports the package; the strategies are the server's."""
     parts = {e.part for e in imports_of(LIBRARY) if e.file == LIBRARY / "__init__.py"}
-    own = parts & set(MAY_IMPORT)
-    assert own <= {
+    imported = parts & set(MAY_IMPORT)
+    assert imported <= {
         "client_app", "clients", "links", "optimizers", "runs", "schedule", "segments", "privacy",
         "threads",
     }  # fmt: skip

@@ -94,8 +94,8 @@ def test_moments_take_the_dtype_of_the_weights() -> None:
     step(began, [first], [torch.ones(2)])
     resumed = torch.optim.NAdam([second])
     unpack_optimizer(resumed, *pack_optimizer(began))
-    kept = resumed.state[second]
-    assert (kept["exp_avg"].dtype, kept["mu_product"].dtype) == (torch.float64, torch.float32)
+    moments = resumed.state[second]
+    assert (moments["exp_avg"].dtype, moments["mu_product"].dtype) == (torch.float64, torch.float32)
 
 
 def test_moments_of_a_single_number_do_so_too() -> None:

@@ -38,14 +38,14 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         if (ROOT / name).is_file():
             shutil.copyfile(ROOT / name, target)
     build = "import setuptools.build_meta as b, sys; b.build_sdist(sys.argv[1])"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", build, folder],
         cwd=checkout,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     (archive,) = folder.glob("*.tar.gz")
     files = {}
     with tarfile.open(archive) as opened:
@@ -157,14 +157,14 @@ def test_the_image_is_linted() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     if not hadolint.exists():
         pytest.skip("hadolint is not installed")
-    done = subprocess.run(
+    process = subprocess.run(
         [hadolint, "--format", "json", "--failure-threshold", "style", ROOT / "Dockerfile"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert json.loads(done.stdout) == []
-    assert done.returncode == 0
+    assert json.loads(process.stdout) == []
+    assert process.returncode == 0
 
 
 def test_the_image_is_made_of_what_there_is() -> None:

@@ -22,13 +22,13 @@ def test_blocks_that_begin_alike_get_the_same_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "said"),
+    ("page", "message"),
     [
         ("no block", "the page has no line <!-- table: x -->"),
         (f"{BEGIN}\n", "begins with <!-- table: x --> has no line <!-- end -->"),
         (f"{BEGIN}\n{BEGIN}\n{END}\n", "begins with <!-- table: x --> has no line <!-- end -->"),
     ],
 )
-def test_a_block_that_is_missing_or_has_no_end_is_an_error(page: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_block_that_is_missing_or_has_no_end_is_an_error(page: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         replace_block(page, BEGIN, END, "new")

@@ -47,12 +47,12 @@ def is_own_object(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in ("self", "cls")
 
 
-def foreign_names(tree: ast.AST, here: set[str], anywhere: set[str]) -> Iterator[str]:
+def foreign_names(tree: ast.AST, defined: set[str], anywhere: set[str]) -> Iterator[str]:
     """Yield what a file uses of others' private names, with its line.
 
     Parameters
     ----------
-    here
+    defined
         Names that the file gives: an object that is not `self` may have these.
     anywhere
         Names that some file of the library gives: `self` may have inherited these.
@@ -61,7 +61,7 @@ def foreign_names(tree: ast.AST, here: set[str], anywhere: set[str]) -> Iterator
         line = getattr(node, "lineno", 0)
         if (used := attribute_of(node)) is not None:
             owner, name = used
-            if is_private(name) and name not in (anywhere if is_own_object(owner) else here):
+            if is_private(name) and name not in (anywhere if is_own_object(owner) else defined):
                 yield f"{line}: {ast.unparse(node)}"
         elif isinstance(node, ast.Import | ast.ImportFrom):
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
@@ -82,13 +82,13 @@ def attribute_of(node: ast.AST) -> tuple[ast.expr, str] | None:
 
 def test_private_names_of_others_are_in_one_module() -> None:
     trees = {file: ast.parse(file.read_text()) for file in sorted(LIBRARY.rglob("*.py"))}
-    given = {file: given_in(tree) for file, tree in trees.items()}
-    anywhere = set().union(*given.values())
+    defined_names = {file: given_in(tree) for file, tree in trees.items()}
+    anywhere = set().union(*defined_names.values())
     wrong = [
         f"{file.relative_to(LIBRARY)}:{each}"
         for file, tree in trees.items()
         if file != THEIR_PLACE
-        for each in foreign_names(tree, given[file], anywhere)
+        for each in foreign_names(tree, defined_names[file], anywhere)
     ]
     assert not wrong, "use the public form, or a function of flwr_splitmix/private_names.py"
 
@@ -123,5 +123,5 @@ def test_a_private_name_of_another_package_is_found(source: str) -> None:
     ],
 )
 def test_own_and_public_names_are_free(source: str) -> None:
-    found = foreign_names(ast.parse(source), {"_own_here"}, {"_own", "_own_here"})
-    assert not list(found)
+    foreign = foreign_names(ast.parse(source), {"_own_here"}, {"_own", "_own_here"})
+    assert not list(foreign)

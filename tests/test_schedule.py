@@ -38,11 +38,11 @@ def test_the_papers_schedule() -> None:
 def test_what_makes_an_adamw_can_be_pickled() -> None:
     """A local function could not be, nor any client or strategy with it."""
     weights = [nn.Parameter(torch.zeros(2))]
-    for made in (
+    for factory in (
         adamw(0.1, 0.2, (0.5, 0.6)),
         pickle.loads(pickle.dumps(adamw(0.1, 0.2, (0.5, 0.6)))),
     ):
-        options = made(weights).param_groups[0]
+        options = factory(weights).param_groups[0]
         assert (options["lr"], options["weight_decay"], options["betas"]) == (0.1, 0.2, (0.5, 0.6))
 
 
@@ -164,7 +164,7 @@ def test_an_optimizer_around_another_follows_the_schedule_and_is_kept(
 
 
 @pytest.mark.parametrize(
-    ("factory", "schedule", "said"),
+    ("factory", "schedule", "message"),
     [
         (Halves, constant, r"Halves, which steps with an Adam of its own: .* parameter group for"),
         (
@@ -189,9 +189,9 @@ def test_an_optimizer_around_another_follows_the_schedule_and_is_kept(
     ],
 )
 def test_what_is_no_factory_or_no_schedule_is_refused(
-    factory: Any, schedule: Any, said: str
+    factory: Any, schedule: Any, message: str
 ) -> None:
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match=message):
         ScheduledOptimizer(nn.Linear(2, 2), factory, schedule)
 
 
@@ -207,17 +207,17 @@ def test_a_rate_may_be_a_tensor() -> None:
 
 @pytest.mark.parametrize("factor", [math.nan, math.inf, -0.5, None, "1"])
 def test_a_schedule_returns_finite_numbers_of_at_least_0(factor: Any) -> None:
-    own = ScheduledOptimizer(nn.Linear(2, 2), adamw(), lambda progress, rounds: factor)
+    scheduled = ScheduledOptimizer(nn.Linear(2, 2), adamw(), lambda progress, rounds: factor)
     with pytest.raises(ValueError, match=r"schedule returned .* after 0\.5 of 3 rounds; needed"):
-        own.step(0.5, 3)
+        scheduled.step(0.5, 3)
 
 
 def test_a_server_is_told_of_a_clients_schedule_but_not_what_it_returned() -> None:
     data: Any = TensorDataset(torch.zeros(2, 1, 3), torch.zeros(2, dtype=torch.int64))
     client = SplitClient(nn.Linear(3, 2), data, schedule=lambda progress, rounds: math.nan)
     strategy = PSL(nn.Sequential(nn.Flatten(), nn.Linear(2, 4)), num_classes=4, steps_per_round=2)
-    said = r"the schedule returned something else than a factor after 0 of 1 rounds; needed is a"
-    with pytest.raises(LinkError, match=said):
+    message = r"the schedule returned something else than a factor after 0 of 1 rounds; needed is a"
+    with pytest.raises(LinkError, match=message):
         strategy.fit([client], 1)
 
 
@@ -231,9 +231,9 @@ def test_an_optimizer_has_weights_of_its_module_and_a_learning_rate() -> None:
         ScheduledOptimizer(nn.Linear(2, 2), of_another, constant)
 
     def without_rate(parameters: Any) -> torch.optim.Optimizer:
-        made = torch.optim.SGD(parameters, lr=0.1)
-        made.param_groups[0]["lr"] = None
-        return made
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        optimizer.param_groups[0]["lr"] = None
+        return optimizer
 
     with pytest.raises(ValueError, match="optimizer makes a SGD without a learning rate"):
         ScheduledOptimizer(nn.Linear(2, 2), without_rate, constant)
@@ -241,12 +241,12 @@ def test_an_optimizer_has_weights_of_its_module_and_a_learning_rate() -> None:
 
 def test_gradients_of_weights_without_an_optimizer_do_not_pile_up() -> None:
     module = nn.Linear(2, 2)
-    own = ScheduledOptimizer(
+    scheduled = ScheduledOptimizer(
         module, lambda parameters: torch.optim.SGD([module.bias], lr=0.1), constant
     )
-    assert not own.knows(module)
+    assert not scheduled.knows(module)
     module(torch.ones(1, 2)).sum().backward()
-    own.zero_grad()
+    scheduled.zero_grad()
     assert module.weight.grad is None
 
 

@@ -67,12 +67,12 @@ def test_brief_generators_draw_what_frozen_ones_do() -> None:
 
 
 def test_brief_generators_disturb_no_others() -> None:
-    frozen, own = frozen_generator(3), brief_generator(5)
+    frozen, brief = frozen_generator(3), brief_generator(5)
     others = []
     thread = threading.Thread(target=lambda: others.append(brief_generator(7)))
     thread.start()
     thread.join()
-    assert own.permutation(6).tolist() == frozen_generator(5).permutation(6).tolist()
+    assert brief.permutation(6).tolist() == frozen_generator(5).permutation(6).tolist()
     brief_generator(9)
     assert frozen.permutation(6).tolist() == frozen_generator(3).permutation(6).tolist()
     assert others[0].permutation(6).tolist() == frozen_generator(7).permutation(6).tolist()
@@ -112,16 +112,16 @@ def test_blocks_that_are_held_draw_what_others_do_and_restore_once() -> None:
     cpu, outside = torch.device("cpu"), []
 
     def draws(*, fails: bool) -> list[Any]:
-        made: list[Any] = []
+        numbers: list[Any] = []
         for seed in (1, 2):
             with suppress(ZeroDivisionError), seeded_draws(cpu, seed):
-                made.append(drawn())
+                numbers.append(drawn())
                 with seeded_draws(cpu, 3):  # as a trial within a client's exchange
-                    made.append(drawn())
-                made.append(drawn())
+                    numbers.append(drawn())
+                numbers.append(drawn())
                 if fails:
                     raise ZeroDivisionError
-        return made
+        return numbers
 
     for fails in (False, True):
         for sow in (random.seed, np.random.seed, torch.manual_seed):

@@ -179,7 +179,7 @@ def test_numbers_of_numpy_and_torch_become_plain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ({"a": [torch.ones(2)]}, r"it has a Tensor at \['a'\]\[0\]; .* take .tolist\(\)"),
         ({"a": np.ones(2)}, r"it has a ndarray at \['a'\]; "),
@@ -188,6 +188,6 @@ def test_numbers_of_numpy_and_torch_become_plain() -> None:
         ({"by": {np.int64(3): 1}}, r"it has the key (np\.int64\(3\)|3) at \['by'\]"),
     ],
 )
-def test_what_cannot_be_written_is_named(value: Any, said: str) -> None:
-    with pytest.raises(TypeError, match=said):
+def test_what_cannot_be_written_is_named(value: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         json_values(value, "it")

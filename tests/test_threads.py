@@ -47,16 +47,16 @@ else:
 def policy_after(program: str, **environment: str) -> dict[str, str | None]:
     """Return what a new process that runs a program has in its environment."""
     others = {name: value for name, value in os.environ.items() if name not in POLICY}
-    said = f"print(json.dumps({{name: os.environ.get(name) for name in {[*POLICY]}}}))"
-    done = subprocess.run(
-        [sys.executable, "-c", f"import json, os, sys\n{program}\n{said}"],
+    report = f"print(json.dumps({{name: os.environ.get(name) for name in {[*POLICY]}}}))"
+    process = subprocess.run(
+        [sys.executable, "-c", f"import json, os, sys\n{program}\n{report}"],
         env={**others, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    policy: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
+    assert process.returncode == 0, process.stderr
+    policy: dict[str, str | None] = json.loads(process.stdout.splitlines()[-1])
     return policy
 
 

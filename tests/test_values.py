@@ -95,7 +95,7 @@ class Made:
 
 
 def test_options_are_what_an_object_keeps_of_its_parameters() -> None:
-    made = options_of(Made(2, math.inf, Inner(tensor=np.zeros(2)), object()))
-    assert made == {"k": 2, "alpha": "inf", "inner": {"sizes": [1, 2]}}
-    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    options = options_of(Made(2, math.inf, Inner(tensor=np.zeros(2)), object()))
+    assert options == {"k": 2, "alpha": "inf", "inner": {"sizes": [1, 2]}}
+    assert json.loads(json.dumps(options, allow_nan=False)) == options
     assert options_of(3) == options_of(None) == {}

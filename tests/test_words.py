@@ -28,14 +28,14 @@ def test_an_epsilon_has_four_digits(epsilon: float, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "text"),
     [(0, ""), (1, "0"), (2, "0 and 1"), (3, "0, 1 and 2"), (4, "0, 1, 2 and 1 more"),
      (9, "0, 1, 2 and 6 more")],
 )  # fmt: skip
 def test_the_first_of_many_names_are_said_and_how_many_more_there_are(
-    count: int, said: str
+    count: int, text: str
 ) -> None:
-    assert listed(range(count), most=3) == said
+    assert listed(range(count), most=3) == text
 
 
 def test_a_verb_agrees_with_its_number() -> None:

@@ -45,11 +45,11 @@ def add_run(
 ) -> Run:
     """Do a run of three clients, of which one fails in the second round."""
     seed = int(options.get("seed", 0))
-    own = {
+    run_config = {
         "strategy": kind.__name__, "seed": seed, "num-server-rounds": rounds, "dataset": "toy",
         "delta": 1e-5, "run-dir": str(home), **(config or {}),
     }  # fmt: skip
-    run = Run.create(own, name=kind.__name__, home=home)
+    run = Run.create(run_config, name=kind.__name__, home=home)
     strategy = kind(
         TOY.upper(), device="cpu", steps_per_round=2, run=run, evaluation="federated",
         observers=observers, **options,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_for(what: str, true: Callable[[], object], timeout: float = 60.0) -> None:
+def wait_for(event: str, true: Callable[[], object], timeout: float = 60.0) -> None:
     """Wait until something is true.
 
     Raises
@@ -16,5 +16,5 @@ def wait_for(what: str, true: Callable[[], object], timeout: float = 60.0) -> No
     """
     deadline = time.monotonic() + timeout
     while not true():
-        assert time.monotonic() < deadline, f"{what} has not happened within {timeout:g} s"
+        assert time.monotonic() < deadline, f"{event} has not happened within {timeout:g} s"
         time.sleep(0.02)

@@ -14,7 +14,7 @@ from flwr_splitmix.testing.toy import Toy
 
 
 @pytest.mark.parametrize(
-    ("attributes", "error", "said"),
+    ("attributes", "error", "message"),
     [
         ({"cover": "some"}, ValueError, "Own: cover is 'some'; allowed are partition, weighted"),
         ({"regroup": "round"}, ValueError, "Own: regroup is 'round'; allowed are step, epoch"),
@@ -34,11 +34,11 @@ from flwr_splitmix.testing.toy import Toy
     ],
 )
 def test_the_attributes_of_a_mixer(
-    attributes: dict[str, Any], error: type[Exception], said: str
+    attributes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     mixer: Mixer = type("Own", (NoMixing,), attributes)()
-    with pytest.raises(error, match=re.escape(said)):
+    with pytest.raises(error, match=re.escape(message)):
         SplitStrategy(Toy().upper(), mixer=mixer)
     for law in (laws.check_masks_partition, laws.check_families):
-        with pytest.raises(error, match=re.escape(said)):
+        with pytest.raises(error, match=re.escape(message)):
             law(mixer)

@@ -58,7 +58,7 @@ def alone(client: Any, share: Any = None) -> Group:
 
 
 @pytest.mark.parametrize(
-    ("passes", "said"),
+    ("passes", "message"),
     [
         (lambda members: None, "passes of the plan is None; needed is Plan(shape, passes)"),
         (
@@ -88,8 +88,8 @@ def alone(client: Any, share: Any = None) -> Group:
         ),
     ],
 )
-def test_the_parts_of_a_plan(passes: Callable[[Any], Any], said: str) -> None:
-    with pytest.raises(TypeError, match=re.escape(f"Own: {said}")):
+def test_the_parts_of_a_plan(passes: Callable[[Any], Any], message: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"Own: {message}")):
         train(planned(passes))
 
 
@@ -102,17 +102,17 @@ SPLIT = "Own: `split` returns "
 
 def changed(change: Callable[[Mixed], Mixed]) -> Callable[..., Mixed]:
     """Return a `merge` that changes the mixture that it returns."""
-    return lambda mixer, *given, **more: change(NoMixing.merge(mixer, *given, **more))
+    return lambda mixer, *arguments, **more: change(NoMixing.merge(mixer, *arguments, **more))
 
 
 @pytest.mark.parametrize(
-    ("method", "wrong", "error", "said"),
+    ("method", "wrong", "error", "message"),
     [
         ("merge", lambda *_, **__: None, TypeError, "Own: `merge` must return a Mixed(smashed, ta"),
         (
             "merge",
-            lambda mixer, *given, **more: replace(
-                NoMixing.merge(mixer, *given, **more),
+            lambda mixer, *arguments, **more: replace(
+                NoMixing.merge(mixer, *arguments, **more),
                 sources=(1,),  # type: ignore[arg-type]
             ),
             TypeError,
@@ -120,16 +120,16 @@ def changed(change: Callable[[Mixed], Mixed]) -> Callable[..., Mixed]:
         ),
         (
             "merge",
-            lambda mixer, *given, **more: replace(
-                NoMixing.merge(mixer, *given, **more), smashed=torch.zeros(1, 2, 3)
+            lambda mixer, *arguments, **more: replace(
+                NoMixing.merge(mixer, *arguments, **more), smashed=torch.zeros(1, 2, 3)
             ),
             ValueError,
             "Own: the smashed that `merge` returns are a tensor (1, 2, 3); needed is a tensor (",
         ),
         (
             "merge",
-            lambda mixer, *given, **more: replace(
-                NoMixing.merge(mixer, *given, **more), targets=torch.zeros(3)
+            lambda mixer, *arguments, **more: replace(
+                NoMixing.merge(mixer, *arguments, **more), targets=torch.zeros(3)
             ),
             ValueError,
             "Own: the targets that `merge` returns are a tensor (3,); needed is a tensor (",
@@ -161,9 +161,9 @@ def changed(change: Callable[[Mixed], Mixed]) -> Callable[..., Mixed]:
 )
 @pytest.mark.parametrize("parts", [1, 2])
 def test_what_a_mixer_returns(
-    method: str, wrong: Any, error: type[Exception], said: str, parts: int
+    method: str, wrong: Any, error: type[Exception], message: str, parts: int
 ) -> None:
-    with pytest.raises(error, match=re.escape(said)):
+    with pytest.raises(error, match=re.escape(message)):
         train(own(**{method: wrong}), micro_batches=parts)
 
 
@@ -181,8 +181,8 @@ def test_a_mixer_by_which_nobody_learns_is_told(
 ) -> None:
     """The upper segment learns alone, and the loss falls, so that nobody would notice."""
     train(own(split=lambda *_: returned))
-    said = [message for message in caplog.messages if "got a gradient" in message]
-    assert said == [
+    warnings = [message for message in caplog.messages if "got a gradient" in message]
+    assert warnings == [
         "round 1: no client got a gradient, so no lower segment learned; if no other warning "
         "explains it, `Own.split` returned no gradients (for shares that are not meant to learn, "
         "set `learns=False`)"
@@ -193,7 +193,7 @@ def test_a_mixer_may_withhold_the_gradients_of_some_steps(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     steps = iter(range(2))
-    train(own(split=lambda *given: NoMixing.split(*given) if next(steps) else {}))
+    train(own(split=lambda *arguments: NoMixing.split(*arguments) if next(steps) else {}))
     assert not [message for message in caplog.messages if "got a gradient" in message]
 
 
@@ -217,7 +217,7 @@ def sharing(**methods: Any) -> Mixer:
 
 
 @pytest.mark.parametrize(
-    ("methods", "error", "said"),
+    ("methods", "error", "message"),
     [
         (
             {"place": lambda self, mixed, upload: mixed + upload},
@@ -241,8 +241,10 @@ def sharing(**methods: Any) -> Mixer:
         ),
     ],
 )
-def test_what_a_share_returns(methods: dict[str, Any], error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=re.escape(said)):
+def test_what_a_share_returns(
+    methods: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=re.escape(message)):
         train(sharing(**methods))
 
 

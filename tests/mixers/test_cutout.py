@@ -21,18 +21,18 @@ def shape(patches: int = N, prefix: int = 0) -> SmashedShape:
 
 
 def shares(plan: Plan, n: int) -> list[PatchShare]:
-    own = [plan.shares(client)[0] for client in range(n)]
-    assert all(isinstance(share, PatchShare) for share in own)
-    return own  # type: ignore[return-value]
+    patch_shares = [plan.shares(client)[0] for client in range(n)]
+    assert all(isinstance(share, PatchShare) for share in patch_shares)
+    return patch_shares  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
-    ("ratio", "patches", "kept"),
+    ("ratio", "patches", "count"),
     [(0.5, 10, 5), (0.25, 64, 16), (1.0, 7, 7), (0.3, 16, 5), (0.01, 16, 1), (0.999, 16, 16)],
 )
-def test_the_ratio_says_how_many_patches_stay(ratio: float, patches: int, kept: int) -> None:
+def test_the_ratio_says_how_many_patches_stay(ratio: float, patches: int, count: int) -> None:
     plan = RandomCutout(ratio).plan(range(3), shape(patches), np.random.default_rng(0))
-    assert [share.count() for share in shares(plan, 3)] == [kept] * 3
+    assert [share.count() for share in shares(plan, 3)] == [count] * 3
 
 
 def test_a_drawn_ratio_is_the_first_of_two_clients() -> None:
@@ -86,9 +86,9 @@ def test_gaps_stay_empty_and_labels_as_they_were(prefix: int, per_sample: bool) 
         assert torch.equal(mixed.smashed[rows, prefix:], mask * smashed[client][:, prefix:])
         assert torch.equal(mixed.smashed[rows, :prefix], smashed[client][:, :prefix])
         placed = torch.zeros_like(smashed[client])
-        (own,) = back[client]
-        assert own is not None
-        share.place(placed, own)
+        (returned,) = back[client]
+        assert returned is not None
+        share.place(placed, returned)
         assert torch.equal(placed[:, prefix:], mask * gradient[rows, prefix:])
         masks.append(mask)
     assert not torch.equal(masks[0], masks[1])

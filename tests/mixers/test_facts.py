@@ -165,7 +165,7 @@ def test_what_the_class_of_a_wrapper_states_is_not_lost(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "own", "inner", "joined"),
+    ("name", "outer", "inner", "joined"),
     [
         ("shares", (Own, Other), (Other,), (Other, Own)),
         ("cover", "partition", "weighted", "partition"),
@@ -183,30 +183,30 @@ def test_what_the_class_of_a_wrapper_states_is_not_lost(name: str) -> None:
     ],
 )
 def test_what_both_state_is_joined_and_what_an_object_is_given_later_holds(
-    name: str, own: Any, inner: Any, joined: Any
+    name: str, outer: Any, inner: Any, joined: Any
 ) -> None:
     class Later(Twice):
         def __init__(self, mixer: Mixer) -> None:
             super().__init__(mixer)
-            setattr(self, name, own)
+            setattr(self, name, outer)
 
     class Before(Twice):
         def __init__(self, mixer: Mixer) -> None:
-            setattr(self, name, own)
+            setattr(self, name, outer)
             super().__init__(mixer)
 
     mixer = inside(**{name: inner})
-    assert getattr(states(**{name: own})(mixer), name) == joined
+    assert getattr(states(**{name: outer})(mixer), name) == joined
     assert getattr(Before(mixer), name) == joined
-    assert getattr(Later(mixer), name) == own
+    assert getattr(Later(mixer), name) == outer
 
 
 def test_a_wrapper_that_takes_no_noise_gets_none_and_reports_no_epsilon() -> None:
     """It was taken for one that does: the run reported an epsilon of 3.9."""
     plain = type("Plain", (NoMixing,), {"takes_noise": False})()
     for mixer in (plain, states(takes_noise=False)(NoMixing())):
-        said = f"{mixer} takes no noise: it has no labels to cover, or mixes inputs"
-        with pytest.raises(ValueError, match=re.escape(said)):
+        message = f"{mixer} takes no noise: it has no labels to cover, or mixes inputs"
+        with pytest.raises(ValueError, match=re.escape(message)):
             SplitStrategy(Toy().upper(), mixer=mixer, noise=NOISE)
 
 
@@ -220,12 +220,12 @@ def test_a_wrapper_made_for_more_clients_than_the_inner_mixer_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "inner", "said"),
+    ("outer", "inner", "message"),
     [("2", 1, "States: min_members is '2'"), (2, "3", "Mixup: min_members is '3'")],
 )
-def test_a_value_that_cannot_be_joined_is_named(own: Any, inner: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        states(min_members=own)(inside(min_members=inner))
+def test_a_value_that_cannot_be_joined_is_named(outer: Any, inner: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        states(min_members=outer)(inside(min_members=inner))
 
 
 @pytest.mark.parametrize("kind", OUTER)

@@ -55,8 +55,8 @@ def weight(share: Share) -> Tensor:
     if not isinstance(share, MaskShare):
         return torch.full((B, CELLS, 1), share.lam, dtype=torch.float64)
     mask = torch.zeros(B, CELLS, 1, dtype=torch.float64)
-    for row, kept in enumerate(share.positions(B).expand(B, -1)):
-        for cell in kept.tolist():
+    for row, cells in enumerate(share.positions(B).expand(B, -1)):
+        for cell in cells.tolist():
             mask[row, cell] = 1
     return mask
 
@@ -111,8 +111,8 @@ def test_within_a_batch_the_other_parts_are_the_same_batch_in_other_orders(inner
                 orders.add(tuple(order))
             whole += weight(part) * cells[client][order]
             target += part.lam * F.one_hot(labels[client][order], L).double()
-        own = {client: cells[client]}, {client: labels[client]}
-        mixed, soft = share.mix(*own)
+        inputs = {client: cells[client]}, {client: labels[client]}
+        mixed, soft = share.mix(*inputs)
         torch.testing.assert_close(mixed, whole, rtol=0, atol=1e-15)
         torch.testing.assert_close(soft, target, rtol=0, atol=1e-15)
     assert len(orders) > 1
@@ -139,9 +139,9 @@ def test_what_leaves_the_client_is_not_mixed_again() -> None:
         assert share.upload_shape(SHAPE.size) == SHAPE.size
         smashed.append(torch.randn(SHAPE.size))
         soft.append(share.mix(*data())[1])
-        sent = share.upload_labels(soft[-1], torch.float32)
-        assert sent.dtype == torch.float32
-        uploads[client] = Upload([share.upload(smashed[-1])[0]], [sent])
+        soft_labels = share.upload_labels(soft[-1], torch.float32)
+        assert soft_labels.dtype == torch.float32
+        uploads[client] = Upload([share.upload(smashed[-1])[0]], [soft_labels])
     mixed = mixer.merge(uploads, plan, num_classes=L)
     assert torch.equal(mixed.smashed, torch.cat(smashed))
     assert torch.equal(mixed.targets, torch.cat(soft).float())

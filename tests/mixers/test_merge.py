@@ -42,8 +42,8 @@ def labels_of(n: int) -> list[Tensor]:
 def dense_mask(share: PatchShare) -> Tensor:
     """M_i of shape (b, N, 1), from the definition: a slice of a seeded permutation."""
     mask = torch.zeros(B, N, 1, dtype=torch.float64)
-    for row, kept in enumerate(share.positions(B).expand(B, -1)):
-        for patch in kept.tolist():
+    for row, patches in enumerate(share.positions(B).expand(B, -1)):
+        for patch in patches.tolist():
             mask[row, patch] = 1
     return mask
 
@@ -87,10 +87,10 @@ def test_the_mixture_is_the_sum_of_the_masked_smashed_data(
             expected[:, prefix:] += mask * s[:, prefix:]
             expected[:, :prefix] += mask[0].mean() * s[:, :prefix]
             target += mask[0].mean() * F.one_hot(labels[member.client], L)
-        here = slice(row * B, (row + 1) * B)
-        assert torch.equal(mixed.smashed[here, prefix:], expected[:, prefix:])
-        torch.testing.assert_close(mixed.smashed[here], expected, rtol=0, atol=1e-14)
-        torch.testing.assert_close(mixed.targets[here], target, rtol=0, atol=1e-14)
+        rows = slice(row * B, (row + 1) * B)
+        assert torch.equal(mixed.smashed[rows, prefix:], expected[:, prefix:])
+        torch.testing.assert_close(mixed.smashed[rows], expected, rtol=0, atol=1e-14)
+        torch.testing.assert_close(mixed.targets[rows], target, rtol=0, atol=1e-14)
 
 
 def test_without_mixing_the_mixture_is_the_smashed_data() -> None:
@@ -139,9 +139,9 @@ def test_what_goes_back_is_the_gradient_of_the_mixture(prefix: int, missing: int
     assert torch.equal(gradient, before)  # observers see it after this
     assert back.keys() == leaves.keys()
     for client, exact in zip(leaves, expected, strict=True):
-        (own,) = back[client]
-        assert own is not None
-        torch.testing.assert_close(own, exact, rtol=0, atol=1e-14)
+        (returned,) = back[client]
+        assert returned is not None
+        torch.testing.assert_close(returned, exact, rtol=0, atol=1e-14)
 
 
 def test_k_times_returns_one_gradient_to_each_client() -> None:

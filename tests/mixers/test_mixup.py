@@ -62,15 +62,15 @@ def test_the_mixture_is_the_weighted_mean_of_what_came(came: tuple[int, ...], pr
     torch.testing.assert_close(mixed.targets, target, rtol=0, atol=1e-14)
 
     gradient = torch.randn_like(mixed.smashed)
-    sent = gradient.clone()
-    back = Mixup(3).split(sent, mixed, plan)
-    assert torch.equal(sent, gradient)
+    copied = gradient.clone()
+    back = Mixup(3).split(copied, mixed, plan)
+    assert torch.equal(copied, gradient)
     assert back.keys() == set(came)
     for i in came:
-        (own,) = back[i]
-        assert own is not None
+        (returned,) = back[i]
+        assert returned is not None
         # The client pushes what came back through its own upload, whose factor is lam.
-        (arrived,) = torch.autograd.grad((own * upload(plan, i, smashed[i])).sum(), smashed[i])
+        (arrived,) = torch.autograd.grad((returned * upload(plan, i, smashed[i])).sum(), smashed[i])
         torch.testing.assert_close(arrived, ratios[i] / total * gradient, rtol=0, atol=1e-14)
 
 
@@ -82,11 +82,11 @@ def test_a_complete_group_gets_the_gradient_of_the_mixture_itself() -> None:
     gradient = torch.randn_like(mixed.smashed)
     back = Mixup().split(gradient, mixed, plan)
     for client, lam in enumerate((0.7, 0.3)):
-        (own,) = back[client]
-        assert own is not None
-        assert torch.equal(own, gradient)
+        (returned,) = back[client]
+        assert returned is not None
+        assert torch.equal(returned, gradient)
         (arrived,) = torch.autograd.grad(
-            (own * upload(plan, client, smashed[client])).sum(), smashed[client]
+            (returned * upload(plan, client, smashed[client])).sum(), smashed[client]
         )
         assert torch.equal(arrived, lam * gradient)
 

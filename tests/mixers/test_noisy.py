@@ -44,13 +44,13 @@ from tests.mixers.noisy_shares import (
 
 @pytest.mark.parametrize("inner", SHARES_INSIDE.values(), ids=SHARES_INSIDE)
 def test_noise_on_what_is_kept_travels_like_the_share_inside(inner: Share) -> None:
-    made = smashed(inner)
+    tokens = smashed(inner)
     share = noisy(inner)
-    upload, _ = share.upload(made)
-    plain, _ = inner.upload(made)
+    upload, _ = share.upload(tokens)
+    plain, _ = inner.upload(tokens)
     assert upload.shape == plain.shape == share.upload_shape((2, tokens_of(inner), D))
     assert (upload.dtype, upload.nbytes) == (plain.dtype, plain.nbytes)
-    assert noisy(inner, sigma_s=0.0, clip="none").upload(made)[0].equal(plain)
+    assert noisy(inner, sigma_s=0.0, clip="none").upload(tokens)[0].equal(plain)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -79,35 +79,35 @@ def test_smashed_data_of_few_bits_are_clipped_in_float32(dtype: torch.dtype) -> 
 def test_a_class_outside_is_noise_alone(sigma: float) -> None:
     """An error would tell without noise which labels a batch has."""
     share = noisy(FullShare(), sigma_y=sigma, clamp_labels=False)
-    sent = share.upload_labels(torch.tensor([-1, 0, L - 1, L, 99]), torch.float32)
-    assert tuple(sent.shape) == (5, L)
+    soft_labels = share.upload_labels(torch.tensor([-1, 0, L - 1, L, 99]), torch.float32)
+    assert tuple(soft_labels.shape) == (5, L)
     if not sigma:
         expected = torch.zeros(5, L)
         expected[1, 0] = expected[2, L - 1] = 1
-        assert torch.equal(sent, expected)
+        assert torch.equal(soft_labels, expected)
 
 
 @pytest.mark.parametrize("inner", SHARES_INSIDE.values(), ids=SHARES_INSIDE)
 def test_noise_on_all_positions_travels_like_everything(inner: Share) -> None:
     """The uplink is that of parallel split learning; what is not kept is noise alone."""
-    made = smashed(inner, batch=400)
+    tokens = smashed(inner, batch=400)
     share = noisy(inner, smashed_noise="all")
-    upload, _ = share.upload(made)
+    upload, _ = share.upload(tokens)
     assert (
-        tuple(upload.shape) == tuple(made.shape) == share.upload_shape((400, tokens_of(inner), D))
+        tuple(upload.shape) == tuple(tokens.shape) == share.upload_shape((400, tokens_of(inner), D))
     )
-    assert upload.nbytes == FullShare().upload(made)[0].nbytes
-    placed = torch.zeros_like(made)
-    inner.place(placed, inner.upload(clipped(made))[0])
+    assert upload.nbytes == FullShare().upload(tokens)[0].nbytes
+    placed = torch.zeros_like(tokens)
+    inner.place(placed, inner.upload(clipped(tokens))[0])
     noise = upload - placed
     assert noise.std() == pytest.approx(0.5, rel=0.05)
     assert noise.mean(0).abs().max() < 6 * 0.5 / 400**0.5
 
 
-def clipped(made: Tensor) -> Tensor:
+def clipped(tokens: Tensor) -> Tensor:
     """Clip every patch to norm 1, written out."""
-    length: Tensor = made.norm(dim=2, keepdim=True)
-    return made / length.clamp(min=1)
+    length: Tensor = tokens.norm(dim=2, keepdim=True)
+    return tokens / length.clamp(min=1)
 
 
 @pytest.mark.parametrize("everywhere", [False, True], ids=["kept", "all"])
@@ -116,17 +116,17 @@ def test_the_gradient_is_that_of_the_clipped_upload_without_noise(
     inner: Share, everywhere: bool
 ) -> None:
     share = noisy(inner, smashed_noise="all" if everywhere else "kept")
-    own = smashed(inner, scale=3.0).requires_grad_()
+    tokens = smashed(inner, scale=3.0).requires_grad_()
     cotangent = smashed(inner, seed=1)
-    _, anchor = share.upload(own)
+    _, anchor = share.upload(tokens)
     torch.autograd.backward([anchor], [share.pick(cotangent)])
     other = smashed(inner, scale=3.0).requires_grad_()
     placed = torch.zeros_like(other)
     inner.place(placed, inner.upload(clipped(other))[0])
     (placed * cotangent).sum().backward()  # type: ignore[no-untyped-call]
-    assert own.grad is not None
+    assert tokens.grad is not None
     assert other.grad is not None
-    torch.testing.assert_close(own.grad, other.grad)
+    torch.testing.assert_close(tokens.grad, other.grad)
 
 
 def mixture(mixer: Mixer, noise: GaussianNoise, clients: int, batch: int) -> tuple[Plan, Any]:
@@ -138,9 +138,9 @@ def mixture(mixer: Mixer, noise: GaussianNoise, clients: int, batch: int) -> tup
     for client in range(clients):
         (share,) = plan.shares(client)
         assert share is not None
-        sent, _ = share.upload(torch.zeros(shape.size, dtype=torch.float64))
+        upload, _ = share.upload(torch.zeros(shape.size, dtype=torch.float64))
         soft = share.upload_labels(torch.zeros(batch, dtype=torch.int64), torch.float64)
-        uploads[client] = Upload([sent], [soft])
+        uploads[client] = Upload([upload], [soft])
     return plan, outer.merge(uploads, plan, num_classes=L)
 
 
@@ -196,16 +196,16 @@ def test_labels_are_floats_weighted_and_clamped_by_the_client(
     assert share.label_range == (0.0, 1.0)
     assert float(soft.min()) == 0
     assert float(soft.max()) == most
-    own = soft.gather(1, labels[:, None]).mean()
-    others = (soft.sum() / 1500 - own) / (L - 1)
-    assert own > others + 0.1
+    labelled = soft.gather(1, labels[:, None]).mean()
+    others = (soft.sum() / 1500 - labelled) / (L - 1)
+    assert labelled > others + 0.1
     without = noisy(PATCHES, label_noise=place, sigma_y=0.0).upload_labels(labels, dtype)
     torch.testing.assert_close(without.sum(1), torch.full((1500,), 0.375, dtype=dtype))
     free = noisy(PATCHES, label_noise=place, sigma_y=0.5, clamp_labels=False)
     low, high = free.label_range
-    sent = free.upload_labels(labels, dtype)
-    assert low < float(sent.min()) < 0
-    assert float(sent.max()) < high
+    unclamped = free.upload_labels(labels, dtype)
+    assert low < float(unclamped.min()) < 0
+    assert float(unclamped.max()) < high
 
 
 @pytest.mark.parametrize("mixer", [Mixup(2), PatchCutMix(2)], ids=str)
@@ -222,10 +222,10 @@ def test_what_came_without_a_member_keeps_the_size_of_its_noise(mixer: Mixer) ->
     shares = [NoisyShare.around(share, noise, L) for share in inner]
     shape = SmashedShape(batch, 500, D, prefix, classes=L)
     plan = Plan(shape, ((Group(tuple(Member(i, share) for i, share in enumerate(shares))),),))
-    sent, _ = shares[0].upload(torch.zeros(shape.size, dtype=torch.float64))
+    upload, _ = shares[0].upload(torch.zeros(shape.size, dtype=torch.float64))
     soft = shares[0].upload_labels(torch.zeros(batch, dtype=torch.int64), torch.float64)
     outer = Noisy(mixer, noise)
-    mixed = outer.merge({0: Upload([sent], [soft])}, plan, num_classes=L)
+    mixed = outer.merge({0: Upload([upload], [soft])}, plan, num_classes=L)
     assert mixed.sources[0].ratio == pytest.approx(lam)
     assert torch.equal(mixed.targets, soft)
     assert mixed.smashed[:, :prefix].std() == pytest.approx(noise.sigma_s, rel=0.2)
@@ -246,12 +246,12 @@ def test_what_holds_no_noise_is_divided(sigma_s: float, sigma_y: float) -> None:
     plan = Plan(shape, ((Group((Member(0, share), Member(1, share))),),))
     classes = torch.tensor([1, 2])
     labels = classes if sigma_y else torch.tensor([[1, 0, 1], [0, 1, 1]])
-    sent, _ = share.upload(torch.ones(shape.size, dtype=torch.float64))
+    upload, _ = share.upload(torch.ones(shape.size, dtype=torch.float64))
     soft = share.upload_labels(labels, torch.float64)
     mixer = Noisy(Mixup(2), noise)
-    mixed = mixer.merge({0: Upload([sent], [soft])}, plan, num_classes=L)
+    mixed = mixer.merge({0: Upload([upload], [soft])}, plan, num_classes=L)
     assert torch.equal(mixed.targets, soft if sigma_y else labels.double())
-    assert torch.equal(mixed.smashed, sent if sigma_s else torch.ones_like(sent))
+    assert torch.equal(mixed.smashed, upload if sigma_s else torch.ones_like(upload))
     gradient = torch.randn(shape.size, dtype=torch.float64)
     (back,) = mixer.split(gradient, mixed, plan)[0]
     assert back is not None

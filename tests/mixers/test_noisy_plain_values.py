@@ -40,26 +40,26 @@ from tests.mixers.noisy_shares import (
 
 
 def test_noise_is_fresh_in_every_upload_whatever_the_seed_of_torch() -> None:
-    made, labels = smashed(PATCHES), torch.tensor([0, 1])
+    tokens, labels = smashed(PATCHES), torch.tensor([0, 1])
     for share in (noisy(PATCHES), noisy(PATCHES, smashed_noise="all")):
-        sent, soft = [], []
+        uploads, soft = [], []
         for _ in range(3):
             torch.manual_seed(0)
-            sent.append(share.upload(made)[0])
+            uploads.append(share.upload(tokens)[0])
             soft.append(share.upload_labels(labels, torch.float64))
-        assert all(not sent[0].eq(other).any() for other in sent[1:])
+        assert all(not uploads[0].eq(other).any() for other in uploads[1:])
         assert all(not soft[0].equal(other) for other in soft[1:])
 
 
 def test_noise_repeats_where_secrets_are_seeded_for_a_test() -> None:
-    made = smashed(PATCHES)
+    tokens = smashed(PATCHES)
     with seeded_secrets(), torch.random.fork_rng(devices=[]):
-        sent = []
+        uploads = []
         for seed in (0, 0, 1):
             torch.manual_seed(seed)
-            sent.append(noisy(PATCHES).upload(made)[0])
-    assert sent[0].equal(sent[1])
-    assert not sent[0].equal(sent[2])
+            uploads.append(noisy(PATCHES).upload(tokens)[0])
+    assert uploads[0].equal(uploads[1])
+    assert not uploads[0].equal(uploads[2])
 
 
 def test_uploading_leaves_the_generator_of_the_segment_alone() -> None:
@@ -86,9 +86,9 @@ def wire(share: Share) -> Any:
 )
 def test_a_noisy_share_crosses_the_wire_unchanged(inner: Share, changes: dict[str, Any]) -> None:
     share = noisy(inner, **changes)
-    made = share_from_wire(wire(share), SHARES)
-    assert made == share
-    assert (made.lam, made.learns) == (inner.lam, inner.learns)
+    received = share_from_wire(wire(share), SHARES)
+    assert received == share
+    assert (received.lam, received.learns) == (inner.lam, inner.learns)
 
 
 IDS = IdShare()
@@ -133,20 +133,20 @@ INPUTS = InputShare(rows=2, columns=4, classes=L, seed=0, parts=((0, FullShare()
 def test_hostile_values_are_rejected_with_one_clear_error(
     changes: dict[str, Any], sentence: str
 ) -> None:
-    told = wire(noisy(PATCHES))
+    wire_values = wire(noisy(PATCHES))
     if isinstance(changes.get("noise"), dict):
-        changes = {"noise": {**told["noise"], **changes["noise"]}}
+        changes = {"noise": {**wire_values["noise"], **changes["noise"]}}
     with pytest.raises(ValueError, match=sentence) as caught:
-        share_from_wire({**told, **changes}, SHARES)
+        share_from_wire({**wire_values, **changes}, SHARES)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["sigma_s", "sigma_y"])
 def test_noise_that_does_not_say_how_much_is_refused(name: str) -> None:
-    told = wire(noisy(PATCHES))
-    del told["noise"][name]
+    wire_values = wire(noisy(PATCHES))
+    del wire_values["noise"][name]
     with pytest.raises(ValueError, match=f"noise needs {name}"):
-        share_from_wire(told, SHARES)
+        share_from_wire(wire_values, SHARES)
 
 
 def test_a_noisy_share_has_the_ratio_of_the_one_inside() -> None:

@@ -46,8 +46,8 @@ def patches(start: int, stop: int, **options: Any) -> PatchShare:
 
 
 def plan_of(*groups: dict[int, Share]) -> Plan:
-    made = tuple(Group(tuple(Member(*pair) for pair in group.items())) for group in groups)
-    return Plan(SHAPE, (made,))
+    plan_groups = tuple(Group(tuple(Member(*pair) for pair in group.items())) for group in groups)
+    return Plan(SHAPE, (plan_groups,))
 
 
 def merge(*shares: Share, arrived: Sequence[int] = (0, 1)) -> Tensor:
@@ -115,11 +115,11 @@ def kept_share(annotation: Any) -> type[Share]:
 def test_a_share_may_hold_lists(annotation: Any) -> None:
     kind = kept_share(annotation)
     share = kind(patches=N, kept=[3, 1])  # type: ignore[call-arg]
-    sent = json.loads(json.dumps(share.to_wire()))
-    assert share_from_wire(sent, (*SHARES, kind)) == share
+    wire_values = json.loads(json.dumps(share.to_wire()))
+    assert share_from_wire(wire_values, (*SHARES, kind)) == share
     for wrong in ("31", {"3": 1}, 3):
         with pytest.raises(ValueError, match="kept of share 'kept' must be list"):
-            share_from_wire({**sent, "kept": wrong}, (kind,))
+            share_from_wire({**wire_values, "kept": wrong}, (kind,))
 
 
 @pytest.mark.parametrize(
@@ -137,10 +137,10 @@ def test_what_is_in_lists_and_dictionaries_is_checked(
     annotation: Any, value: Any, wrong: Any
 ) -> None:
     kind = kept_share(annotation)
-    sent = {"share": "kept", "lam": 1.0, "patches": N, "kept": value}
-    assert share_from_wire(sent, (kind,)).kept == value  # type: ignore[attr-defined]
+    wire_values = {"share": "kept", "lam": 1.0, "patches": N, "kept": value}
+    assert share_from_wire(wire_values, (kind,)).kept == value  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="kept of share 'kept' must be"):
-        share_from_wire({**sent, "kept": wrong}, (kind,))
+        share_from_wire({**wire_values, "kept": wrong}, (kind,))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_share_that_detaches_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "sentence"),
+    ("returned", "sentence"),
     [
         (torch.ones(2, 3, 4), "must return (upload, anchor), two tensors; here is Tensor"),
         ((torch.ones(2, 3, 4), None), "two tensors; here is Tensor, NoneType"),
@@ -188,13 +188,13 @@ def test_a_share_that_detaches_is_refused() -> None:
         ),
     ],
 )
-def test_what_an_own_upload_returns_is_checked(made: Any, sentence: str) -> None:
+def test_what_an_own_upload_returns_is_checked(returned: Any, sentence: str) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Odd(FullShare):
         name: ClassVar[str] = "odd"
 
         def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
-            return made  # type: ignore[no-any-return]
+            return returned  # type: ignore[no-any-return]
 
     labels = torch.zeros(2, dtype=torch.int64)
     noise = GaussianNoise(sigma_s=1.0, sigma_y=1.0)
@@ -242,14 +242,16 @@ def test_a_client_that_no_plan_of_a_round_has_is_named_once(
     toy = Toy(clients=3)
     strategy = SplitStrategy(toy.upper(), mixer=Picky(), device="cpu", steps_per_round=2)
     strategy.fit(toy.make_clients(sgd(0.1)), 2)
-    said = [line for line in caplog.messages if "none of the plans" in line]
-    assert len(said) == 1
-    assert said[0].startswith("client 2 was in none of the plans that Picky made for a round, so")
+    warnings = [line for line in caplog.messages if "none of the plans" in line]
+    assert len(warnings) == 1
+    assert warnings[0].startswith(
+        "client 2 was in none of the plans that Picky made for a round, so"
+    )
 
 
 def renamed(name: str | None) -> type[Share]:
-    own = {} if name is None else {"name": name}
-    return dataclass(frozen=True, kw_only=True)(type("Mine", (Share,), own))
+    attributes = {} if name is None else {"name": name}
+    return dataclass(frozen=True, kw_only=True)(type("Mine", (Share,), attributes))
 
 
 @pytest.mark.parametrize(

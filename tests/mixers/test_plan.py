@@ -72,9 +72,9 @@ def test_everyone_is_left_over_equally_often() -> None:
 def test_a_client_is_told_of_itself_only() -> None:
     plan = plan_of(6, k=3, k_times=True)
     for client in range(6):
-        told = plan.for_node(client)
-        assert len(told) == 3
-        for share in told:
+        shares = plan.for_node(client)
+        assert len(shares) == 3
+        for share in shares:
             assert share is not None
             assert share.keys() == {
                 "share", "lam", "learns", "patches", "prefix", "broadcast",

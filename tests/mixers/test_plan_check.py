@@ -53,8 +53,11 @@ class Listed(MaskShare):
         return torch.tensor(self.kept).shape[-1]
 
 
-def listed(*kept: list[Any]) -> list[Share]:
-    return [Listed(patches=4, lam=1 / len(kept), kept=list(own)) for own in kept]
+def listed(*position_lists: list[Any]) -> list[Share]:
+    return [
+        Listed(patches=4, lam=1 / len(position_lists), kept=list(positions))
+        for positions in position_lists
+    ]
 
 
 class Planned(Mixer):

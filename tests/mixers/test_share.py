@@ -95,9 +95,9 @@ def test_shares_of_other_modules_may_have_real_annotations() -> None:
 def test_the_upload_is_the_kept_patches_and_the_scaled_prefix() -> None:
     smashed = torch.randn(3, 9, 4, dtype=torch.float64)
     upload, anchor = PATCHES.upload(smashed)
-    kept = PATCHES.positions(3)
-    assert len(kept) == PATCHES.count() == 4
-    assert torch.equal(upload[:, 1:], smashed[:, 1 + kept])
+    positions = PATCHES.positions(3)
+    assert len(positions) == PATCHES.count() == 4
+    assert torch.equal(upload[:, 1:], smashed[:, 1 + positions])
     assert torch.equal(upload[:, :1], 0.5 * smashed[:, :1])
     assert anchor is upload
 
@@ -128,8 +128,8 @@ def test_a_part_keeps_its_patches_whatever_else_is_changed() -> None:
     part = whole.part(1).part(2)
     assert part == whole.part(3)
     assert part != whole
-    kept = whole.kept_patches(5)[3:]
-    assert torch.equal(dataclasses.replace(part, broadcast=True).kept_patches(2), kept)
+    patches = whole.kept_patches(5)[3:]
+    assert torch.equal(dataclasses.replace(part, broadcast=True).kept_patches(2), patches)
     with pytest.raises(ValueError, match="first of share 'patches' is 3 and cannot be sent"):
         part.to_wire()
     assert whole.part(0).to_wire().keys() == WIRE.keys()

@@ -50,9 +50,9 @@ def wire(name: str) -> Any:
 
 @pytest.mark.parametrize("kind", SHARES)
 def test_every_kind_crosses_the_wire_unchanged(kind: type[Share]) -> None:
-    made = share_from_wire(wire(kind.name), SHARES)
-    assert made == EXAMPLES[kind.name]
-    assert type(made) is kind
+    received = share_from_wire(wire(kind.name), SHARES)
+    assert received == EXAMPLES[kind.name]
+    assert type(received) is kind
 
 
 @pytest.mark.parametrize("kind", SHARES)
@@ -129,9 +129,9 @@ def test_a_missing_or_superfluous_value_is_refused(kind: type[Share]) -> None:
 
 
 def test_a_nested_share_must_be_known_as_any_other() -> None:
-    known = [kind for kind in SHARES if kind is not BoxShare]
+    kinds = [kind for kind in SHARES if kind is not BoxShare]
     with pytest.raises(ValueError, match="unknown share 'box'; this client knows full, ids"):
-        share_from_wire(wire("input"), known)
+        share_from_wire(wire("input"), kinds)
 
 
 @pytest.mark.parametrize("patches", [10**12, 10**30])

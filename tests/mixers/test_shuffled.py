@@ -48,8 +48,8 @@ def uploads_of(plan: Plan, n: int = 5) -> tuple[dict[int, Upload], dict[int, lis
     uploads, leaves = {}, {}
     for client in range(n):
         smashed = torch.randn(plan.shape.size, dtype=torch.float64)
-        sent = [None if s is None else s.upload(smashed)[0] for s in plan.shares(client)]
-        leaf = [None if t is None else t.clone().requires_grad_() for t in sent]
+        tensors = [None if s is None else s.upload(smashed)[0] for s in plan.shares(client)]
+        leaf = [None if t is None else t.clone().requires_grad_() for t in tensors]
         uploads[client] = Upload(leaf, (torch.arange(B) + client) % L)
         leaves[client] = [t for t in leaf if t is not None]
     return uploads, leaves
@@ -102,12 +102,16 @@ def test_the_gradient_returns_to_the_patches_that_it_belongs_to(
             (gradient * mixed.smashed).sum(), leaves[client], retain_graph=True, allow_unused=True
         )
         shares = [share for share in plan.shares(client) if share is not None]
-        passes = [own for own, s in zip(parts, plan.shares(client), strict=True) if s is not None]
-        for own, share, expected in zip(passes, shares, exact, strict=True):
-            if share.learns and own is not None and expected is not None:
-                torch.testing.assert_close(own, expected, rtol=0, atol=1e-13)
+        passes = [
+            returned
+            for returned, s in zip(parts, plan.shares(client), strict=True)
+            if s is not None
+        ]
+        for returned, share, expected in zip(passes, shares, exact, strict=True):
+            if share.learns and returned is not None and expected is not None:
+                torch.testing.assert_close(returned, expected, rtol=0, atol=1e-13)
             else:
-                assert own is None
+                assert returned is None
 
 
 def test_every_sample_and_every_step_has_an_order_of_its_own() -> None:

@@ -41,12 +41,14 @@ def test_the_kinds_of_shares_that_noise_may_be_in_state_that_they_enlarge_nothin
 def test_an_upload_of_ones_own_may_enlarge_numbers_unless_it_says_otherwise(
     kind: type[Share], mixed_in: bool
 ) -> None:
-    own = {"name": "own", "upload": LoudUpload.upload}
+    attributes = {"name": "own", "upload": LoudUpload.upload}
     loud = (
-        type("Own", (LoudUpload, kind), {"name": "own"}) if mixed_in else type("Own", (kind,), own)
+        type("Own", (LoudUpload, kind), {"name": "own"})
+        if mixed_in
+        else type("Own", (kind,), attributes)
     )
     below = type("Below", (loud,), {"name": "below"})
-    stated = type("Stated", (kind,), own | {"enlarges": False})
+    stated = type("Stated", (kind,), attributes | {"enlarges": False})
     assert not kind.enlarges
     assert loud.enlarges  # type: ignore[attr-defined]
     assert below.enlarges  # type: ignore[attr-defined]
@@ -66,11 +68,11 @@ def test_noise_around_an_upload_of_ones_own_has_no_limit_though_its_family_is_st
 @pytest.mark.parametrize("mixed_in", [False, True])
 def test_positions_of_ones_own_are_checked(method: str, mixed_in: bool) -> None:
     acts = {"positions": lambda self, batch: torch.tensor([1, 1]), "count": lambda self: 3}
-    own = {method: acts[method]}
+    attributes = {method: acts[method]}
     kind: type[PatchShare] = (
-        type("Own", (type("First", (), own), PatchShare), {"name": "own"})
+        type("Own", (type("First", (), attributes), PatchShare), {"name": "own"})
         if mixed_in
-        else type("Own", (PatchShare,), {"name": "own", **own})
+        else type("Own", (PatchShare,), {"name": "own", **attributes})
     )
     below = type("Below", (kind,), {"name": "below"})
     for each in (kind, below):

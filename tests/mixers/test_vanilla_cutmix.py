@@ -61,8 +61,8 @@ def test_the_mixing_ratio_is_what_the_box_leaves(rows: int, columns: int, beta: 
 def clipped(length: int, side: int) -> float:
     """Return the mean length of a side around a uniform centre, clipped at both ends."""
     inside = range(length)
-    kept = [sum(c - side // 2 + step in inside for step in range(side)) for c in range(length)]
-    return sum(kept) / length
+    lengths = [sum(c - side // 2 + step in inside for step in range(side)) for c in range(length)]
+    return sum(lengths) / length
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(8, 8), (4, 16)])
@@ -192,14 +192,14 @@ def test_the_mixture_has_one_client_in_the_box_and_the_other_around_it(
     gradient = torch.randn(size, dtype=torch.float64)
     back = VanillaCutMix().split(gradient, mixed, plan)
     for client, member in enumerate(members):
-        (own,) = back[client]
-        assert own is not None
-        assert tuple(own.shape) == member.share.upload_shape(size)
+        (returned,) = back[client]
+        assert returned is not None
+        assert tuple(returned.shape) == member.share.upload_shape(size)
         (exact,) = torch.autograd.grad(
             (gradient * mixed.smashed).sum(), smashed[client], retain_graph=True
         )
         (arrived,) = torch.autograd.grad(
-            (own * member.share.upload(smashed[client])[0]).sum(), smashed[client]
+            (returned * member.share.upload(smashed[client])[0]).sum(), smashed[client]
         )
         torch.testing.assert_close(arrived, exact, rtol=0, atol=1e-15)
 
@@ -234,5 +234,7 @@ def test_a_square_that_is_only_guessed_is_told_once(caplog: pytest.LogCaptureFix
     rng, mixer = np.random.default_rng(0), VanillaCutMix()
     for grid in ((2, 8), None, None):
         mixer.plan([0, 1], SmashedShape(4, 16, 3, grid=grid), rng)
-    (said,) = caplog.messages
-    assert said.startswith("VanillaCutMix takes 16 patches for a grid of 4 x 4, as neither segment")
+    (warning,) = caplog.messages
+    assert warning.startswith(
+        "VanillaCutMix takes 16 patches for a grid of 4 x 4, as neither segment"
+    )

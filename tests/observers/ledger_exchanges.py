@@ -28,21 +28,21 @@ DESCRIBED = {
 
 def says(server_round: int = 1, **changed: Any) -> SplitDescription:
     """Return what a client says at the begin of a round, by key, if it finished the one before."""
-    said = read_description({**DESCRIBED, "state-round": server_round - 1, **changed})
-    assert isinstance(said, SplitDescription)
-    return said
+    description = read_description({**DESCRIBED, "state-round": server_round - 1, **changed})
+    assert isinstance(description, SplitDescription)
+    return description
 
 
 def noisy(inner: Share, **changes: Any) -> NoisyShare:
     return NoisyShare.around(inner, replace(NOISE, **changes), L)
 
 
-def mask(kept: int) -> NoisyShare:
-    return noisy(PatchShare(lam=kept / N, patches=N, seed=1, start=0, stop=kept))
+def mask(count: int) -> NoisyShare:
+    return noisy(PatchShare(lam=count / N, patches=N, seed=1, start=0, stop=count))
 
 
-def cost(kept: int) -> float:
-    return E_S * kept / N + E_Y * (kept / N) ** 2
+def cost(count: int) -> float:
+    return E_S * count / N + E_Y * (count / N) ** 2
 
 
 def begin(
@@ -86,6 +86,6 @@ def spent(ledger: PrivacyLedger, client: int = 0) -> float:
 
 
 def evaluate(ledger: PrivacyLedger, kind: str, client: int = 0) -> None:
-    sent: dict[str, list[int]] = {"smashed": [], "labels": []}
+    reply: dict[str, list[int]] = {"smashed": [], "labels": []}
     ledger.on_exchange(Exchange(1, client, "any", "down", {"kind": kind}, 0, "evaluate"))
-    ledger.on_exchange(Exchange(1, client, "any", "up", sent, 0, "evaluate"))
+    ledger.on_exchange(Exchange(1, client, "any", "up", reply, 0, "evaluate"))

@@ -33,48 +33,48 @@ class Seen(Observer):
     """Keeps all that it is told, in order."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.events: list[Any] = []
 
     def on_start(self, event: RunStarted) -> None:
-        self.told.append(event)
+        self.events.append(event)
 
     def on_begin(self, event: RoundBegun) -> None:
-        self.told.append(event)
+        self.events.append(event)
 
     def on_exchange(self, event: Exchange) -> None:
-        self.told.append(copied(event))
+        self.events.append(copied(event))
 
     def on_step(self, event: StepDone) -> None:
-        self.told.append(event)
+        self.events.append(event)
 
     def on_round(self, event: RoundDone) -> None:
-        self.told.append(event)
+        self.events.append(event)
 
     def on_end(self, event: RunEnded) -> None:
-        self.told.append(event)
+        self.events.append(event)
 
     def of(self, kind: type[Any]) -> list[Any]:
-        return [event for event in self.told if isinstance(event, kind)]
+        return [event for event in self.events if isinstance(event, kind)]
 
 
 def fit(toy: Any = TOY, kind: Any = SFL, rounds: int = 2, *extra: Observer, **options: Any) -> Seen:
-    seen = Seen()
+    observer = Seen()
     strategy = kind(
-        toy.server(), optimizer=sgd(0.1), device="cpu", observers=[seen, *extra], **options
+        toy.server(), optimizer=sgd(0.1), device="cpu", observers=[observer, *extra], **options
     )
     strategy.fit(toy.clients_for(strategy, sgd(0.1)), rounds)
-    return seen
+    return observer
 
 
 def test_a_run_is_told_from_its_start_to_its_end() -> None:
-    seen = fit()
-    assert seen.told[0] == RunStarted("SFL", num_rounds=2, first_round=1)
-    end = seen.told[-1]
+    observer = fit()
+    assert observer.events[0] == RunStarted("SFL", num_rounds=2, first_round=1)
+    end = observer.events[-1]
     assert isinstance(end, RunEnded)
     assert (end.rounds, end.error) == (2, "")
     assert (end.summary["strategy"], end.summary["rounds"], end.summary["clients"]) == ("SFL", 2, 2)
-    assert end.summary["uplink_bytes"] == sum(e.uplink_bytes for e in seen.of(RoundDone))
-    assert len(seen.of(RunStarted)) == len(seen.of(RunEnded)) == 1
+    assert end.summary["uplink_bytes"] == sum(e.uplink_bytes for e in observer.of(RoundDone))
+    assert len(observer.of(RunStarted)) == len(observer.of(RunEnded)) == 1
 
 
 def test_the_start_names_the_run_and_the_round_that_it_goes_on_with(tmp_path: Path) -> None:
@@ -130,20 +130,20 @@ def test_an_observer_that_fails_at_the_end_does_not_hide_why_the_run_failed(
 
 @pytest.mark.parametrize(("toy", "kind"), [(TOY, SFL), (TextToy(tests=6), USplitFL)])
 def test_the_end_of_a_round_has_loss_bytes_and_the_row_of_metrics(toy: Any, kind: Any) -> None:
-    seen = Seen()
+    observer = Seen()
     strategy = kind(
         toy.server(),
         optimizer=sgd(0.1),
         device="cpu",
-        observers=[seen],
+        observers=[observer],
         evaluation="federated",
         evaluate_every=2,
     )
     strategy.fit(toy.clients_for(strategy, sgd(0.1)), 3)
-    rounds = seen.of(RoundDone)
+    rounds = observer.of(RoundDone)
     assert [event.row for event in rounds] == strategy.rows
     for event in rounds:
-        exchanges = [e for e in seen.of(Exchange) if e.server_round == event.server_round]
+        exchanges = [e for e in observer.of(Exchange) if e.server_round == event.server_round]
         trained = [e for e in exchanges if e.phase == "train"]
         assert event.loss == event.row["loss"] > 0
         assert event.uplink_bytes == sum(e.nbytes for e in trained if e.direction == "up") > 0
@@ -153,12 +153,12 @@ def test_the_end_of_a_round_has_loss_bytes_and_the_row_of_metrics(toy: Any, kind
         assert event.row["accuracy"] == (event.evaluation and event.evaluation.accuracy)
 
 
-def next_call(seen: Seen, step: StepDone, client: int) -> Exchange:
+def next_call(observer: Seen, step: StepDone, client: int) -> Exchange:
     """Return the call that brings a client what comes back of a step."""
     call: Exchange
     (call,) = (
         e
-        for e in seen.of(Exchange)
+        for e in observer.of(Exchange)
         if (e.server_round, e.client, e.direction) == (step.server_round, client, "down")
         and e.payload["number"] == step.number + 1
         and "gradient" in e.payload
@@ -167,8 +167,8 @@ def next_call(seen: Seen, step: StepDone, client: int) -> Exchange:
 
 
 def test_a_step_of_the_l_shape_has_uploads_gradients_and_what_was_mixed() -> None:
-    seen = fit(Toy(clients=2), CutMixSL, 1, steps_per_round=3)
-    steps = seen.of(StepDone)
+    observer = fit(Toy(clients=2), CutMixSL, 1, steps_per_round=3)
+    steps = observer.of(StepDone)
     assert [step.number for step in steps] == [0, 1, 2]
     for step in steps:
         assert step.plan is not None
@@ -179,35 +179,35 @@ def test_a_step_of_the_l_shape_has_uploads_gradients_and_what_was_mixed() -> Non
             assert isinstance(step.uploads[client], Upload)
             (upload,), (gradient,) = step.uploads[client].smashed, step.gradients[client]
             assert gradient.shape == upload.shape
-            (sent,) = next_call(seen, step, client).payload["gradient"]
-            assert torch.equal(sent, gradient)
+            (returned,) = next_call(observer, step, client).payload["gradient"]
+            assert torch.equal(returned, gradient)
 
 
 def test_a_step_of_the_u_shape_is_an_encode_and_a_decode() -> None:
     toy = TextToy()
-    seen = fit(toy, USplitFL, 1, steps_per_round=3)
-    steps = seen.of(StepDone)
+    observer = fit(toy, USplitFL, 1, steps_per_round=3)
+    steps = observer.of(StepDone)
     assert [step.number for step in steps] == [0, 1, 2]
     for step in steps:
         assert step.loss is step.plan is step.mixed is step.result is None
         ups = [
             e
-            for e in seen.of(Exchange)
+            for e in observer.of(Exchange)
             if e.direction == "up" and e.server_round == 1 and e.phase == "train"
         ]
         for client in range(toy.clients):
-            own = [e.payload for e in ups if e.client == client and e.payload]
-            encoded = [p["messages"] for p in own if "messages" in p][step.number]
-            answered = [p["gradients"] for p in own if "gradients" in p][step.number]
+            payloads = [e.payload for e in ups if e.client == client and e.payload]
+            encoded = [p["messages"] for p in payloads if "messages" in p][step.number]
+            answered = [p["gradients"] for p in payloads if "gradients" in p][step.number]
             assert isinstance(step.uploads[client], Messages)
             pairs = [
                 (step.uploads[client].hidden, encoded),
                 (step.returned[client], answered),
-                (step.gradients[client], next_call(seen, step, client).payload["gradient"]),
+                (step.gradients[client], next_call(observer, step, client).payload["gradient"]),
             ]
-            for told, crossed in pairs:
-                assert len(told) == len(crossed)
-                assert all(torch.equal(a, b) for a, b in zip(told, crossed, strict=True))
+            for observed, crossed in pairs:
+                assert len(observed) == len(crossed)
+                assert all(torch.equal(a, b) for a, b in zip(observed, crossed, strict=True))
 
 
 class Fails(Observer):
@@ -217,13 +217,13 @@ class Fails(Observer):
 
 
 def test_the_end_is_told_also_if_the_run_fails() -> None:
-    seen = Seen()
-    strategy = SFL(TOY.server(), device="cpu", observers=[seen, Fails()])
+    observer = Seen()
+    strategy = SFL(TOY.server(), device="cpu", observers=[observer, Fails()])
     with pytest.raises(LinkError, match="the power is gone"):
         strategy.fit(TOY.make_clients(), 3)
-    end = seen.told[-1]
+    end = observer.events[-1]
     assert (end.rounds, end.error, end.summary["rounds"]) == (1, "the power is gone", 1)
-    assert len(seen.of(RunEnded)) == 1
+    assert len(observer.of(RunEnded)) == 1
 
 
 def test_the_end_is_told_also_if_an_observer_does_not_like_the_start() -> None:
@@ -231,12 +231,15 @@ def test_the_end_is_told_also_if_an_observer_does_not_like_the_start() -> None:
         def on_start(self, event: RunStarted) -> None:
             raise ValueError("no tracker there")
 
-    seen = Seen()
-    strategy = SFL(TOY.server(), device="cpu", observers=[seen, Picky()])
+    observer = Seen()
+    strategy = SFL(TOY.server(), device="cpu", observers=[observer, Picky()])
     with pytest.raises(ValueError, match="no tracker there"):
         strategy.fit(TOY.make_clients(), 1)
-    assert [type(event) for event in seen.told] == [RunStarted, RunEnded]
-    assert (seen.told[-1].rounds, seen.told[-1].error) == (0, "ValueError: no tracker there")
+    assert [type(event) for event in observer.events] == [RunStarted, RunEnded]
+    assert (observer.events[-1].rounds, observer.events[-1].error) == (
+        0,
+        "ValueError: no tracker there",
+    )
 
 
 class StopsAfter(Observer):
@@ -264,27 +267,27 @@ def test_an_observer_can_end_the_run_after_a_round(
         "run": run, "checkpoint_every": 3, "evaluation": "federated", "evaluate_every": 4,
     }  # fmt: skip
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
-        seen = fit(TOY, SFL, 5, StopsAfter(2, place), **options)
+        observer = fit(TOY, SFL, 5, StopsAfter(2, place), **options)
     assert "the run ends after round 2: the loss is low enough" in caplog.text
-    rounds = seen.of(RoundDone)
+    rounds = observer.of(RoundDone)
     assert [event.server_round for event in rounds] == [1, 2]
     # Asked for in time, the last round is evaluated; it is always kept.
     assert [event.evaluation is not None for event in rounds] == [False, place == "step"]
     assert run.checkpoints.rounds() == [2]
-    assert (seen.told[-1].rounds, seen.told[-1].error) == (2, "")
+    assert (observer.events[-1].rounds, observer.events[-1].error) == (2, "")
     assert run.status == "finished"
     assert (run.summary or {})["stopped"] == "the loss is low enough"
 
 
 def test_a_reason_to_stop_does_not_outlast_its_run() -> None:
-    stopping, seen = StopsAfter(1, "round"), Seen()
-    strategy = SFL(TOY.server(), device="cpu", observers=[stopping, seen])
+    stopping, observer = StopsAfter(1, "round"), Seen()
+    strategy = SFL(TOY.server(), device="cpu", observers=[stopping, observer])
     strategy.fit(TOY.make_clients(), 3)
     assert strategy.stop_reason == "the loss is low enough"
     stopping.round = 9
     strategy.fit(TOY.make_clients(), 3)
     assert strategy.stop_reason == ""
-    assert [each.summary["stopped"] for each in seen.of(RunEnded)] == [
+    assert [each.summary["stopped"] for each in observer.of(RunEnded)] == [
         "the loss is low enough", None,
     ]  # fmt: skip
     assert [row["round"] for row in strategy.rows] == [1, 2, 3]

@@ -32,8 +32,8 @@ from tests.observers.ledger_exchanges import (
 def test_a_pass_costs_its_worst_batch_and_passes_add() -> None:
     ledger = PrivacyLedger(DELTA)
     begin(ledger)
-    for kept in (2, 5, 3, 1, 4):  # three batches a pass
-        send(ledger, mask(kept))
+    for count in (2, 5, 3, 1, 4):  # three batches a pass
+        send(ledger, mask(count))
     assert spent(ledger) == pytest.approx(cost(5) + cost(4))
     end(ledger, 1)
     begin(ledger, 2)
@@ -192,8 +192,8 @@ def test_a_place_in_another_form_is_refused(form: str) -> None:
         place |= {"attempts": 1}
         if form == "lacks":
             del place["earlier"], place["attempts"]
-    said = "place in its data has, or lacks, " + ("attempts" if form == "has" else "earlier")
-    with pytest.raises(ValueError, match=said):
+    message = "place in its data has, or lacks, " + ("attempts" if form == "has" else "earlier")
+    with pytest.raises(ValueError, match=message):
         PrivacyLedger(DELTA).restore(json.loads(json.dumps(state)))
 
 
@@ -247,13 +247,13 @@ def test_an_impossible_delta_is_one_clear_error(delta: float) -> None:
 def test_a_restored_ledger_goes_on_where_it_was(lost: bool) -> None:
     through = PrivacyLedger(DELTA)
     ledger = PrivacyLedger(DELTA)
-    for server_round, kept in enumerate((4, 7, 2, 5, 6, 1), start=1):
+    for server_round, count in enumerate((4, 7, 2, 5, 6, 1), start=1):
         described = {"state-round": 0} if lost and server_round == 3 else {}
         for each in (through, ledger):
             begin(each, server_round, clients=(0, 5), described=described)
             for client in (0, 5):
-                send(each, mask(kept), client=client)
-                send(each, mask(8 - kept), client=client)
+                send(each, mask(count), client=client)
+                send(each, mask(8 - count), client=client)
         state = json.loads(json.dumps(ledger.state(), allow_nan=False))
         ledger = PrivacyLedger(DELTA)
         ledger.restore(state)
@@ -287,10 +287,10 @@ def test_a_batch_in_parts_costs_what_it_costs_in_one_piece(parts: int) -> None:
             for part in range(parts)
         ]
         replies = [Exchange(1, 0, "a part", "up", reply, 8)] * parts
-        told = [*calls, *replies]
+        events = [*calls, *replies]
         if number:
-            told = [event for pair in zip(calls, replies, strict=True) for event in pair]
-        for event in told:
+            events = [event for pair in zip(calls, replies, strict=True) for event in pair]
+        for event in events:
             cut.on_exchange(event)
     assert 0 < cut.epsilons[0] == whole.epsilons[0] < float("inf")
     assert cut.state() == whole.state()

@@ -28,8 +28,8 @@ def account(epsilon: float, *rounds: int, unbounded: Sequence[str] = ()) -> RunA
 
 
 def begin(ledger: LedgerElsewhere, server_round: int, nodes: Sequence[int] = (0, 1)) -> None:
-    said = {-1: Description(num_examples=12)}
-    ledger.on_begin(RoundBegun(server_round, {}, False, said, nodes=nodes))
+    descriptions = {-1: Description(num_examples=12)}
+    ledger.on_begin(RoundBegun(server_round, {}, False, descriptions, nodes=nodes))
 
 
 def end(ledger: LedgerElsewhere, server_round: int, failures: Sequence[int] = ()) -> RoundDone:
@@ -56,15 +56,15 @@ def test_it_shows_what_it_was_told() -> None:
         row = row_of(end(ledger, server_round))
         assert row["epsilon"] == server_round + 0.5
         assert "epsilon_by_client" not in row
-    said = (
+    sentence = (
         "the client that spent most, by the mixer's ledger, of mixtures alone: epsilon 2.5 at "
         "delta 1e-05 when a record is replaced. Not covered: gradients sent to clients"
     )
-    assert ledger.facts() == {"privacy": said, "epsilon": 2.5}
+    assert ledger.facts() == {"privacy": sentence, "epsilon": 2.5}
 
 
 @pytest.mark.parametrize(
-    ("known", "lacks"),
+    ("rounds", "lacks"),
     [
         ((4,), "rounds 1 to 3"),
         ((1, 3, 4), "round 2"),
@@ -73,12 +73,12 @@ def test_it_shows_what_it_was_told() -> None:
     ],
 )
 def test_a_round_that_the_account_lacks_makes_epsilon_infinite(
-    known: Sequence[int], lacks: str
+    rounds: Sequence[int], lacks: str
 ) -> None:
     ledger = LedgerElsewhere()
     for server_round in (1, 2, 3, 4):
         begin(ledger, server_round)
-    ledger.hear(account(0.5, *known))
+    ledger.hear(account(0.5, *rounds))
     assert ledger.epsilon == math.inf
     assert f"no epsilon: the mixer's ledger lacks {lacks};" in ledger.report()
     assert ledger.facts()["epsilon"] == "inf"
@@ -105,28 +105,28 @@ def test_why_the_mixers_ledger_has_no_bound_stands_beside_what_it_lacks() -> Non
 def test_words_are_logged_when_they_change(caplog: pytest.LogCaptureFixture) -> None:
     ledger = LedgerElsewhere()
 
-    def said(server_round: int, *known: int) -> list[str]:
+    def logged(server_round: int, *rounds: int) -> list[str]:
         caplog.clear()
         begin(ledger, server_round)
-        ledger.hear(account(1.0, *known))
+        ledger.hear(account(1.0, *rounds))
         with caplog.at_level("INFO", logger="flwr.splitmix"):
             end(ledger, server_round)
         return [record.getMessage() for record in caplog.records]
 
-    assert said(1, 1) == [f"privacy of {ledger.report()}"]
-    assert said(2, 1, 2) == []
-    assert said(3, 3) == [f"privacy of {ledger.report()}"]
+    assert logged(1, 1) == [f"privacy of {ledger.report()}"]
+    assert logged(2, 1, 2) == []
+    assert logged(3, 3) == [f"privacy of {ledger.report()}"]
     assert caplog.records[0].levelname == "WARNING"  # rounds 1 and 2 are not in the account
-    assert said(4, 3) == [f"privacy of {ledger.report()}"]
+    assert logged(4, 3) == [f"privacy of {ledger.report()}"]
     assert caplog.records[0].levelname == "INFO"
 
 
 @pytest.mark.parametrize("epsilon", [1.5, math.inf])
-@pytest.mark.parametrize("heard", [False, True])
-def test_a_restored_one_goes_on_where_it_was(heard: bool, epsilon: float) -> None:
+@pytest.mark.parametrize("has_account", [False, True])
+def test_a_restored_one_goes_on_where_it_was(has_account: bool, epsilon: float) -> None:
     ledger = LedgerElsewhere()
     begin(ledger, 1, nodes=(0, 3))
-    if heard:
+    if has_account:
         ledger.hear(account(epsilon, 1))
     state: dict[str, Any] = json.loads(json.dumps(ledger.state(), allow_nan=False))
     other = LedgerElsewhere()

@@ -74,7 +74,7 @@ def test_a_ledgers_state_that_lacks_anything_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("told", "because"),
+    ("reasons", "because"),
     [
         (["plain"], "plain"),
         (("sigma_s", "clip"), "clip"),
@@ -82,16 +82,16 @@ def test_a_ledgers_state_that_lacks_anything_is_refused(
     ],
 )
 def test_what_a_client_has_sent_before_without_an_epsilon_leaves_none(
-    told: Any, because: str
+    reasons: Any, because: str
 ) -> None:
     ledger = PrivacyLedger(DELTA)
-    begin(ledger, described={"unbounded": told})
+    begin(ledger, described={"unbounded": reasons})
     assert ledger.epsilons == {0: math.inf}
     assert UNBOUNDED[because] in ledger.report()
 
 
-@pytest.mark.parametrize("told", [None, []])
-def test_who_names_no_reason_has_an_epsilon(told: Any) -> None:
+@pytest.mark.parametrize("reasons", [None, []])
+def test_who_names_no_reason_has_an_epsilon(reasons: Any) -> None:
     ledger = PrivacyLedger(DELTA)
-    begin(ledger, described={"unbounded": told})
+    begin(ledger, described={"unbounded": reasons})
     assert ledger.epsilons == {0: 0.0}

@@ -22,20 +22,20 @@ TOY = Toy(clients=1)
 class Own(Observer):
     """Keeps a value, as its state or as a fact."""
 
-    def __init__(self, **kept: Any) -> None:
-        self.kept = kept
+    def __init__(self, **values: Any) -> None:
+        self.values = values
 
     def state(self) -> dict[str, Any]:
-        return dict(self.kept.get("state", {}))
+        return dict(self.values.get("state", {}))
 
     def facts(self) -> dict[str, Any]:
-        return dict(self.kept.get("facts", {}))
+        return dict(self.values.get("facts", {}))
 
     def on_end(self, event: RunEnded) -> None:
-        self.kept["error"] = event.error
+        self.values["error"] = event.error
 
     def restore(self, state: Any) -> None:
-        self.kept["restored"] = state
+        self.values["restored"] = state
 
 
 def fit(home: Path, rounds: int, observer: Own, run: Run | None = None) -> Run:
@@ -52,7 +52,7 @@ def test_numbers_of_numpy_and_torch_are_kept(tmp_path: Path) -> None:
     assert (run.summary["mean"], run.summary["seen"]) == (0.5, [3])
     later = Own()
     fit(tmp_path, 2, later, run)
-    assert later.kept["restored"] == {"mean": 0.5, "seen": [3]}
+    assert later.values["restored"] == {"mean": 0.5, "seen": [3]}
 
 
 def test_numbers_that_json_lacks_are_text_in_the_summary_and_kept_as_state(tmp_path: Path) -> None:
@@ -64,26 +64,28 @@ def test_numbers_that_json_lacks_are_text_in_the_summary_and_kept_as_state(tmp_p
     assert (run.summary["most"], run.summary["seen"]) == ("inf", ["nan"])
     later = Own()
     fit(tmp_path, 2, later, run)
-    assert later.kept["restored"]["most"] == math.inf
-    assert math.isnan(later.kept["restored"]["seen"][0])
+    assert later.values["restored"]["most"] == math.inf
+    assert math.isnan(later.values["restored"]["seen"][0])
 
 
-@pytest.mark.parametrize("kept", ["state", "facts"])
-def test_what_cannot_be_written_names_the_observer(tmp_path: Path, kept: str) -> None:
-    observer = Own(**{kept: {"weights": torch.ones(2)}})
-    with pytest.raises(TypeError, match=rf"Own\.{kept}\(\) has a Tensor at \['weights'\]"):
+@pytest.mark.parametrize("method", ["state", "facts"])
+def test_what_cannot_be_written_names_the_observer(tmp_path: Path, method: str) -> None:
+    observer = Own(**{method: {"weights": torch.ones(2)}})
+    with pytest.raises(TypeError, match=rf"Own\.{method}\(\) has a Tensor at \['weights'\]"):
         fit(tmp_path, 1, observer)
-    assert "has a Tensor" in observer.kept["error"]
+    assert "has a Tensor" in observer.values["error"]
 
 
-@pytest.mark.parametrize("kept", ["state", "facts"])
-@pytest.mark.parametrize(("values", "said"), [(None, "a NoneType"), ([1], "a list")])
+@pytest.mark.parametrize("method", ["state", "facts"])
+@pytest.mark.parametrize(("values", "description"), [(None, "a NoneType"), ([1], "a list")])
 def test_what_is_no_dictionary_names_the_observer(
-    tmp_path: Path, kept: str, values: Any, said: str
+    tmp_path: Path, method: str, values: Any, description: str
 ) -> None:
     observer = Own()
-    setattr(observer, kept, lambda: values)
-    with pytest.raises(TypeError, match=rf"Own\.{kept}\(\) is {said}; needed is a dict of JSON"):
+    setattr(observer, method, lambda: values)
+    with pytest.raises(
+        TypeError, match=rf"Own\.{method}\(\) is {description}; needed is a dict of JSON"
+    ):
         fit(tmp_path, 1, observer)
 
 
@@ -92,7 +94,7 @@ def test_without_a_run_nothing_is_written() -> None:
     PSL(TOY.upper(), device="cpu", steps_per_round=1, observers=[observer]).fit(
         TOY.make_clients(), 1
     )
-    assert observer.kept["error"] == ""
+    assert observer.values["error"] == ""
 
 
 @pytest.mark.parametrize("name", ["loss", "top1", "seed", "epsilon", "versions"])
@@ -102,16 +104,16 @@ def test_facts_do_not_replace_what_the_summary_has_of_the_run(name: str, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    ("name", "suggestion"),
     [("on_steps", "on_step"), ("on_exchanges", "on_exchange"), ("on_rond", "on_round")],
 )
 def test_a_method_that_no_event_is_passed_to_is_named(
-    name: str, meant: str, caplog: pytest.LogCaptureFixture
+    name: str, suggestion: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The observer would see nothing, silently."""
     type("Mistyped", (Observer,), {name: lambda self, event: None})
     assert caplog.messages == [
-        f"Mistyped.{name} gets no event: no observer has such a method; did you mean {meant}?"
+        f"Mistyped.{name} gets no event: no observer has such a method; did you mean {suggestion}?"
     ]
 
 

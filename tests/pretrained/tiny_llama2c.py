@@ -87,12 +87,12 @@ def logits(weights: Weights, ids: list[int]) -> np.ndarray:
         q, k = rotated(q), rotated(k)
         out = np.zeros_like(x)
         for h in range(HEADS):
-            own, shared = slice(h * head, (h + 1) * head), h // (HEADS // KV_HEADS)
+            columns, shared = slice(h * head, (h + 1) * head), h // (HEADS // KV_HEADS)
             kv = slice(shared * head, (shared + 1) * head)
-            scores = q[:, own] @ k[:, kv].T / np.sqrt(head)
+            scores = q[:, columns] @ k[:, kv].T / np.sqrt(head)
             scores[np.triu_indices(len(ids), 1)] = -np.inf
             weight = np.exp(scores - scores.max(1, keepdims=True))
-            out[:, own] = weight / weight.sum(1, keepdims=True) @ v[:, kv]
+            out[:, columns] = weight / weight.sum(1, keepdims=True) @ v[:, kv]
         x = x + out @ weights.wo[layer].T
         normed = rms(x, weights.ffn_norms[layer])
         gate = normed @ weights.w1[layer].T

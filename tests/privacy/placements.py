@@ -49,33 +49,33 @@ class Placement:
         The other members send zeros and the last class, which whoever attacks is taken to know.
         """
         members = self.k if self.seen == "sum" else 1
-        seen = [torch.zeros(count, PATCHES * WIDTH), torch.zeros(count, CLASSES)]
+        totals = [torch.zeros(count, PATCHES * WIDTH), torch.zeros(count, CLASSES)]
         other = torch.zeros(PATCHES, WIDTH), torch.eye(CLASSES)[-1]
         for place in range(members):
             smashed, hard = (record, label) if place == 0 else other
             for total, part in zip(
-                seen,
+                totals,
                 self._upload(
                     place, smashed.expand(count, -1, -1), hard.expand(count, -1), generator
                 ),
                 strict=True,
             ):
                 total += part.flatten(1)
-        return torch.cat(seen, dim=1).numpy()
+        return torch.cat(totals, dim=1).numpy()
 
     def _upload(
         self, place: int, smashed: Tensor, labels: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         noise, lam = self.noise, 1 / self.k
         clipped = clip_smashed(smashed, noise)
-        kept = slice(place * PATCHES // self.k, (place + 1) * PATCHES // self.k)
+        kept_patches = slice(place * PATCHES // self.k, (place + 1) * PATCHES // self.k)
         upload = torch.zeros_like(clipped)
         if self.family != "cutmix":
             upload = add_noise(lam * clipped, noise.sigma_s, generator)
         elif noise.smashed_noise == "kept":
-            upload[:, kept] = add_noise(clipped[:, kept], noise.sigma_s, generator)
+            upload[:, kept_patches] = add_noise(clipped[:, kept_patches], noise.sigma_s, generator)
         else:
-            upload[:, kept] = clipped[:, kept]
+            upload[:, kept_patches] = clipped[:, kept_patches]
             upload = add_noise(upload, noise.sigma_s, generator)
         return upload, noisy_labels(labels, lam, noise, generator)
 
@@ -95,12 +95,12 @@ def placements(*, clamp: bool, sigma_s: float = 1.0, sigma_y: float = 1.0) -> li
         )
 
     views: tuple[Seen, ...] = ("alone", "sum")
-    grid = [(label, seen, k) for label in ("after", "before") for seen in views for k in (1, 2, 4)]
+    grid = [(label, view, k) for label in ("after", "before") for view in views for k in (1, 2, 4)]
     return [
         Placement("full", noise("kept", "after")),
-        *(Placement("cutmix", noise("kept", label), seen, k) for label, seen, k in grid),
-        *(Placement("cutmix", noise("all", label), seen, k) for label, seen, k in grid),
-        *(Placement("mixup", noise("kept", label), seen, k) for label, seen, k in grid),
+        *(Placement("cutmix", noise("kept", label), view, k) for label, view, k in grid),
+        *(Placement("cutmix", noise("all", label), view, k) for label, view, k in grid),
+        *(Placement("mixup", noise("kept", label), view, k) for label, view, k in grid),
     ]
 
 

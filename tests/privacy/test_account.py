@@ -25,7 +25,7 @@ def test_plain_values_make_the_same_account() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"epsilon": math.nan}, "epsilon is nan"),
         ({"epsilon": True}, "epsilon is True"),
@@ -40,6 +40,6 @@ def test_plain_values_make_the_same_account() -> None:
         ({"client": 3}, "and nothing else"),
     ],
 )
-def test_what_is_no_account_is_named(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_is_no_account_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         RunAccount.from_plain({**RIGHT, **changes})

@@ -88,7 +88,7 @@ def test_the_largest_slope_for_an_epsilon_has_that_epsilon(
 
 
 @pytest.mark.parametrize(
-    ("smashed", "label", "seen", "slope", "figures"),
+    ("smashed", "label", "view", "slope", "figures"),
     [
         ("kept", "after", "alone", 0.30625, (7.53, 6.71, 865.5, 862.2)),
         ("kept", "before", "alone", 1.05625, (15.87, 14.71, 2737.4, 2733.5)),
@@ -98,7 +98,7 @@ def test_the_largest_slope_for_an_epsilon_has_that_epsilon(
     ],
 )
 def test_the_five_placements_at_one_and_600_epochs(
-    smashed: str, label: str, seen: str, slope: float, figures: tuple[float, ...]
+    smashed: str, label: str, view: str, slope: float, figures: tuple[float, ...]
 ) -> None:
     """DP-CutMixSL, Table 2: D_s = 10, Delta = 0.15, delta 2e-4; k = 2 even, variances 66/255."""
     variance = 66 / 255
@@ -110,7 +110,7 @@ def test_the_five_placements_at_one_and_600_epochs(
             "clip_norm": 0.15,
             "smashed_noise": smashed,
             "label_noise": label,
-            "clamp_labels": seen == "alone",
+            "clamp_labels": view == "alone",
         }
     )
     release = Release(
@@ -118,7 +118,7 @@ def test_the_five_placements_at_one_and_600_epochs(
         patches=10,
         width=1,
         ratio=0.5,
-        seen="sum" if seen == "sum" else "alone",
+        seen="sum" if view == "sum" else "alone",
         ratios=(0.5, 0.5),
     )
     rho = float(release_costs(release, "replace").sum())

@@ -21,11 +21,11 @@ RELEASE = Release(noise=NOISE, patches=16, width=192)
 
 
 @pytest.mark.parametrize("target", [0.1, 1.0, 8.0, 1000.0])
-@pytest.mark.parametrize("kept", [1.0, 0.25, RandomMasks(alpha=2.0, failure=1e-6)], ids=str)
+@pytest.mark.parametrize("ratios", [1.0, 0.25, RandomMasks(alpha=2.0, failure=1e-6)], ids=str)
 def test_the_noise_for_an_epsilon_costs_that_epsilon(
-    target: float, kept: float | RandomMasks
+    target: float, ratios: float | RandomMasks
 ) -> None:
-    plan = ReleasePlan(release=RELEASE, passes=30, delta=1e-5, kept=kept, k=3)
+    plan = ReleasePlan(release=RELEASE, passes=30, delta=1e-5, kept=ratios, k=3)
     noise = plan.noise_for(target)
     assert noise.sigma_y == pytest.approx(0.5 * noise.sigma_s)
     reached = replace(plan, release=replace(RELEASE, noise=noise)).epsilon()
@@ -105,9 +105,9 @@ def test_the_distribution_of_kept_patches_is_exact_for_any_alpha(alpha: float) -
     def rising(start: Fraction, factors: int) -> Fraction:
         return math.prod((start + i for i in range(factors)), start=Fraction(1))
 
-    own, others = Fraction(alpha), (k - 1) * Fraction(alpha)
+    own_alpha, other_alphas = Fraction(alpha), (k - 1) * Fraction(alpha)
     weights = [
-        math.comb(patches, a) * rising(own, a) * rising(others, patches - a)
+        math.comb(patches, a) * rising(own_alpha, a) * rising(other_alphas, patches - a)
         for a in range(patches + 1)
     ]
     exact = [float(weight / sum(weights)) for weight in weights]
@@ -116,13 +116,13 @@ def test_the_distribution_of_kept_patches_is_exact_for_any_alpha(alpha: float) -
 
 @pytest.mark.parametrize("family", ["cutmix", "mixup"])
 @pytest.mark.parametrize("label_noise", ["after", "before"])
-@pytest.mark.parametrize("seen", ["alone", "sum"])
+@pytest.mark.parametrize("view", ["alone", "sum"])
 def test_masks_yet_to_be_drawn_cost_more_than_planned_as_rarely_as_promised(
-    family: Any, label_noise: Any, seen: Any
+    family: Any, label_noise: Any, view: Any
 ) -> None:
     k, alpha, passes, failure, runs = 3, 1.5, 40, 0.05, 1000
     noise = replace(NOISE, label_noise=label_noise, clamp_labels=False, sigma_s=4.0)
-    release = replace(RELEASE, noise=noise, family=family, seen=seen, ratios=(1.0,))
+    release = replace(RELEASE, noise=noise, family=family, seen=view, ratios=(1.0,))
     masks = RandomMasks(alpha=alpha, failure=failure)
     planned = ReleasePlan(release=release, passes=passes, delta=0.1, kept=masks, k=k).rho
     rng = np.random.default_rng(0)
@@ -134,7 +134,7 @@ def test_masks_yet_to_be_drawn_cost_more_than_planned_as_rarely_as_promised(
     totals = costs.reshape(runs, passes).sum(axis=1)
     assert (totals > planned).mean() <= failure
     # Of Mixup's sums with labels noised before, a plan counts the labels at their dearest.
-    loose = (family, label_noise, seen) == ("mixup", "before", "sum")
+    loose = (family, label_noise, view) == ("mixup", "before", "sum")
     assert planned < (2.5 if loose else 1.5) * np.quantile(totals, 1 - failure)
 
 
@@ -153,12 +153,12 @@ def test_a_plan_for_clients_of_whom_some_are_left_over_holds(
     totals = np.zeros(runs)
     for run in range(runs):
         sizes = np.where(rng.random(passes) < (n % k) / n, n % k, k)
-        kept = [
+        ratios = [
             sample_counts(16, int(size), alpha, rng)[0] / 16
             for size in sizes
             for _ in range(size if k_times else 1)
         ]
-        totals[run] = release_costs(release, "replace", np.array(kept)).sum()
+        totals[run] = release_costs(release, "replace", np.array(ratios)).sum()
     assert (totals > plan.rho).mean() <= failure
     assert plan.rho < 1.3 * np.quantile(totals, 1 - failure)
     if n % k == 1 and not k_times:  # alone, with everything, in one step of n
@@ -177,8 +177,8 @@ def test_a_plan_for_the_worst_batch_of_each_pass_holds(n: int) -> None:
     totals = np.zeros(runs)
     for run in range(runs):
         sizes = np.where(rng.random(passes * batches) < (n % k) / n, n % k, k)
-        kept = [sample_counts(16, int(size), alpha, rng)[0] / 16 for size in sizes]
-        costs = release_costs(release, "replace", np.array(kept)).sum(axis=-1)
+        ratios = [sample_counts(16, int(size), alpha, rng)[0] / 16 for size in sizes]
+        costs = release_costs(release, "replace", np.array(ratios)).sum(axis=-1)
         totals[run] = costs.reshape(passes, batches).max(axis=1).sum()
     assert (totals > plan.rho).mean() <= failure
     assert plan.rho < 1.1 * np.quantile(totals, 1 - failure)
@@ -232,7 +232,7 @@ def test_even_masks_keep_at_most_the_rounded_up_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"delta": 0.0}, "delta is 0.0"),
         ({"passes": 0}, "passes is 0"),
@@ -246,13 +246,13 @@ def test_even_masks_keep_at_most_the_rounded_up_share() -> None:
         ),
     ],
 )
-def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         ReleasePlan(**{"release": RELEASE, "passes": 2, "delta": 1e-5, **changes})
 
 
 @pytest.mark.parametrize(
-    ("noise", "said"),
+    ("noise", "message"),
     [
         ({"clip": "none"}, "no clipping of the smashed data"),
         ({"sigma_s": 0.0}, r"no noise on the smashed data \(sigma_s = 0\)"),
@@ -260,11 +260,11 @@ def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, Any], said: st
         ({"sigma_s": 1e-9}, "noise below the resolution of float32"),
     ],
 )
-def test_no_sigma_makes_up_for_what_is_missing(noise: dict[str, Any], said: str) -> None:
+def test_no_sigma_makes_up_for_what_is_missing(noise: dict[str, Any], message: str) -> None:
     release = replace(RELEASE, noise=replace(NOISE, **noise))
     plan = ReleasePlan(release=release, passes=1, delta=1e-5)
     assert plan.epsilon() == np.inf
-    with pytest.raises(ValueError, match=f"no sigma gives epsilon 8.0: {said}"):
+    with pytest.raises(ValueError, match=f"no sigma gives epsilon 8.0: {message}"):
         plan.noise_for(8.0)
 
 
@@ -276,11 +276,11 @@ def test_nothing_sent_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [({"alpha": 0.0}, "alpha is 0.0"), ({"alpha": np.inf}, "alpha is inf"),
      ({"failure": 0.0}, "failure is 0.0"), ({"failure": 1.0}, "failure is 1.0"),
      ({"clients": 0}, "clients is 0"), ({"batches": 0}, "batches is 0")],
 )  # fmt: skip
-def test_masks_that_make_no_sense_are_refused(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_masks_that_make_no_sense_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         RandomMasks(**{"alpha": 1.0, "failure": 0.1, **wrong})

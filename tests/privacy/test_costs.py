@@ -35,10 +35,10 @@ def measured(placement: Placement, pair: list[tuple[torch.Tensor, torch.Tensor]]
 def test_every_placement_costs_what_is_measured(placement: Placement) -> None:
     replaced = release_costs(placement.release, "replace")
     np.testing.assert_allclose(replaced, measured(placement, list(worst_pair())), rtol=0.02)
-    there, _ = worst_pair()
+    present, _ = worst_pair()
     gone = torch.zeros(PATCHES, WIDTH), torch.zeros(CLASSES)
     removed = release_costs(placement.release, "add-remove")
-    np.testing.assert_allclose(removed, measured(placement, [there, gone]), rtol=0.02)
+    np.testing.assert_allclose(removed, measured(placement, [present, gone]), rtol=0.02)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_without_a_bound_the_cost_is_infinite_and_without_an_upload_nothing(
         ({"sigma_y": 0.0}, [False, True]),
     ):
         noise = replace(NOISE, **changes)
-        sent = release_costs(release(noise=noise), relation)
-        assert np.isinf(sent).tolist() == infinite
+        costs = release_costs(release(noise=noise), relation)
+        assert np.isinf(costs).tolist() == infinite
         assert release_costs(release(noise=noise, ratio=0.0), relation).tolist() == [0, 0]
 
 
@@ -144,7 +144,7 @@ def test_a_release_is_counted_as_often_as_it_was_made() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"ratio": 1.5}, "ratio is 1.5"),
         ({"family": "cutout"}, "family is 'cutout'; allowed are full, mixup, cutmix"),
@@ -158,8 +158,8 @@ def test_a_release_is_counted_as_often_as_it_was_made() -> None:
         ({"noise": None}, "noise is None"),
     ],
 )
-def test_an_event_that_makes_no_sense_is_refused(wrong: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_an_event_that_makes_no_sense_is_refused(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         release(**wrong)
 
 

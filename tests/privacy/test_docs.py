@@ -35,8 +35,8 @@ def test_its_commands_print_its_figures() -> None:
     assert first_figure([*paper, "--passes", "600"]) == pytest.approx(862.2, abs=0.05)
     assert f"epsilon {first_figure(real):.0f} for one epoch" in DOCS
     assert f"training, {first_figure([*real, '--passes', '600']):,.0f}." in DOCS
-    asked = f"standard deviation of {first_figure(needed):.0f} on numbers"
-    assert asked in DOCS
+    phrase = f"standard deviation of {first_figure(needed):.0f} on numbers"
+    assert phrase in DOCS
     assert f"({first_figure([*needed, '--passes', '1']):.1f} for a single" in DOCS
     clipped = [*needed, "--clip", "patch", "--clip-norm", "1"]
     assert f"asks for {first_figure(clipped):.0f}," in DOCS
@@ -45,8 +45,8 @@ def test_its_commands_print_its_figures() -> None:
 def test_its_program_runs_and_stays_within_its_budget(capsys: pytest.CaptureFixture[str]) -> None:
     (program,) = (block for block in blocks("python") if "would_exceed" in block)
     exec(compile(program, "docs/privacy.md", "exec"), {})
-    said = capsys.readouterr().out.splitlines()[-1]
-    spent = float(said.removeprefix("epsilon ").split()[0])
+    line = capsys.readouterr().out.splitlines()[-1]
+    spent = float(line.removeprefix("epsilon ").split()[0])
     assert 7 < spent <= 8
 
 

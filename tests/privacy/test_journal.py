@@ -106,11 +106,11 @@ def test_one_process_writes_at_a_time(path: Path) -> None:
         "try: Journal(Path(sys.argv[1]))\nexcept JournalError as error: print(error)"
     )
     command = [sys.executable, "-c", code, str(path)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "is being written by another process" in said
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "is being written by another process" in output
     mine.close()
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said == ""
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert output == ""
 
 
 def test_a_file_system_without_locks_costs_no_descriptor(
@@ -182,13 +182,13 @@ def test_a_new_journal_survives_a_loss_of_power_with_its_folders(
 def test_a_file_with_other_lines_has_changed_though_it_is_as_long(tmp_path: Path) -> None:
     """A replaced file may get the place and the length of one that was replaced before."""
     path, other = tmp_path / "one", tmp_path / "other"
-    seen = SharedJournal(path)
-    seen.append({"n": 1})
-    seen.note_seen()
-    assert not seen.changed
+    journal = SharedJournal(path)
+    journal.append({"n": 1})
+    journal.note_seen()
+    assert not journal.changed
     SharedJournal(other).append({"n": 2})
     path.write_bytes(other.read_bytes())
-    assert seen.changed
+    assert journal.changed
 
 
 @pytest.mark.parametrize("verify", [True, False])

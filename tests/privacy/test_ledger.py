@@ -136,14 +136,19 @@ def test_a_total_is_that_of_one_record() -> None:
 def test_the_parts_of_a_statement() -> None:
     ledger = Ledger()
     ledger.charge(kept(0.5))
-    said = ledger.statement(DELTA)
+    statement = ledger.statement(DELTA)
     smashed, labels = release_costs(kept(0.5), "replace")
-    assert (said.smashed, said.labels) == (epsilon(smashed), epsilon(labels))
-    assert max(said.smashed, said.labels) < said.epsilon < said.smashed + said.labels
-    assert said.order is not None
-    assert said.unbounded_because == said.outside == ()
-    shown, rest = str(said).removeprefix("epsilon ").split(" ", 1)
-    assert said.epsilon <= float(shown) < 1.001 * said.epsilon  # rounded up: it is a bound
+    assert (statement.smashed, statement.labels) == (epsilon(smashed), epsilon(labels))
+    assert (
+        max(statement.smashed, statement.labels)
+        < statement.epsilon
+        < statement.smashed + statement.labels
+    )
+    assert statement.order is not None
+    assert statement.unbounded_because == statement.outside == ()
+    shown, rest = str(statement).removeprefix("epsilon ").split(" ", 1)
+    # Rounded up: it is a bound.
+    assert statement.epsilon <= float(shown) < 1.001 * statement.epsilon
     assert rest == "at delta 1e-05 when a record is replaced"
 
 
@@ -164,12 +169,12 @@ def test_a_release_without_a_bound_is_said_in_words(
     ledger.charge(kept(0.5))
     ledger.charge(kept(0.5, noise=replace(NOISE, **noise)))
     series.charge_series(kept(1.0, noise=replace(NOISE, **noise)), [0.5], epochs=[0])
-    said = ledger.statement(DELTA)
-    assert said.epsilon == math.inf
-    assert series.statement(DELTA).unbounded_because == said.unbounded_because
-    assert said.unbounded_because == (words,)
-    assert (math.isinf(said.smashed), math.isinf(said.labels)) == parts
-    assert str(said) == f"no epsilon: {words}"
+    statement = ledger.statement(DELTA)
+    assert statement.epsilon == math.inf
+    assert series.statement(DELTA).unbounded_because == statement.unbounded_because
+    assert statement.unbounded_because == (words,)
+    assert (math.isinf(statement.smashed), math.isinf(statement.labels)) == parts
+    assert str(statement) == f"no epsilon: {words}"
     assert ledger.delta(100.0) == 1
 
 
@@ -177,10 +182,10 @@ def test_a_release_without_a_bound_is_said_in_words(
 def test_what_leaves_without_noise_ends_every_bound(channel: Channel) -> None:
     ledger = Ledger()
     ledger.charge(kept(0.5), Exposure(channel))
-    said = ledger.statement(DELTA)
-    assert said.epsilon == said.smashed == said.labels == math.inf
-    assert said.order is None
-    assert len(said.unbounded_because) == 1
+    statement = ledger.statement(DELTA)
+    assert statement.epsilon == statement.smashed == statement.labels == math.inf
+    assert statement.order is None
+    assert len(statement.unbounded_because) == 1
     assert ledger.delta(100.0) == 1
     assert ledger.would_exceed(kept(0.1), max_epsilon=1e9, delta=DELTA)
 
@@ -191,9 +196,9 @@ def test_a_note_of_another_version_ends_every_bound() -> None:
     ledger.post(Charge(notes=("leftover",)))
     again.load_state_dict(ledger.state_dict())
     for each in (ledger, again):
-        said = each.statement(DELTA)
-        assert said.epsilon == said.smashed == said.labels == math.inf
-        assert said.unbounded_because == (UNBOUNDED["unknown"],)
+        statement = each.statement(DELTA)
+        assert statement.epsilon == statement.smashed == statement.labels == math.inf
+        assert statement.unbounded_because == (UNBOUNDED["unknown"],)
         assert each.delta(100.0) == 1
     assert again.total().notes == ("leftover",)
 
@@ -201,10 +206,10 @@ def test_a_note_of_another_version_ends_every_bound() -> None:
 def test_batch_norm_ends_the_bound_of_the_smashed_data() -> None:
     ledger = Ledger()
     ledger.charge(kept(0.5), Exposure("batch-norm"))
-    said = ledger.statement(DELTA)
-    assert said.epsilon == said.smashed == math.inf
-    assert math.isfinite(said.labels)
-    assert "BatchNorm, or another layer across the batch" in str(said)
+    statement = ledger.statement(DELTA)
+    assert statement.epsilon == statement.smashed == math.inf
+    assert math.isfinite(statement.labels)
+    assert "BatchNorm, or another layer across the batch" in str(statement)
 
 
 def test_channels_without_a_number_stand_beside_it() -> None:
@@ -213,28 +218,28 @@ def test_channels_without_a_number_stand_beside_it() -> None:
     ledger.charge(kept(0.5), Exposure("gradients"), Exposure("training"))
     ledger.charge(Exposure("lower-segments"), Exposure("gradients"))
     assert ledger.epsilon(DELTA) == plain.epsilon(DELTA)
-    said = ledger.statement(DELTA)
-    assert len(said.outside) == 3
-    assert "gradients sent to clients" in str(said)
-    assert str(said).startswith("epsilon ")
+    statement = ledger.statement(DELTA)
+    assert len(statement.outside) == 3
+    assert "gradients sent to clients" in str(statement)
+    assert str(statement).startswith("epsilon ")
 
 
 def test_nothing_sent_is_nothing_spent() -> None:
     ledger = Ledger()
     ledger.charge(kept(0.0, noise=replace(NOISE, clip="none", sigma_y=0.0)))
-    said = ledger.statement(DELTA)
-    assert (said.epsilon, said.order, said.unbounded_because) == (0, None, ())
+    statement = ledger.statement(DELTA)
+    assert (statement.epsilon, statement.order, statement.unbounded_because) == (0, None, ())
 
 
 def test_the_budget_is_never_exceeded_and_asking_costs_nothing() -> None:
-    ledger, budget, sent = Ledger(), 8.0, 0
-    while not ledger.would_exceed(kept(0.5), max_epsilon=budget, delta=DELTA, epoch=sent):
-        ledger.charge(kept(0.5), epoch=sent)
-        sent += 1
-    assert ledger.releases == sent > 10
-    assert epsilon(sent * cost(0.5)) <= budget < epsilon((sent + 1) * cost(0.5))
+    ledger, budget, releases = Ledger(), 8.0, 0
+    while not ledger.would_exceed(kept(0.5), max_epsilon=budget, delta=DELTA, epoch=releases):
+        ledger.charge(kept(0.5), epoch=releases)
+        releases += 1
+    assert ledger.releases == releases > 10
+    assert epsilon(releases * cost(0.5)) <= budget < epsilon((releases + 1) * cost(0.5))
     # Another batch of the same pass costs nothing more.
-    assert not ledger.would_exceed(kept(0.5), max_epsilon=budget, delta=DELTA, epoch=sent - 1)
+    assert not ledger.would_exceed(kept(0.5), max_epsilon=budget, delta=DELTA, epoch=releases - 1)
 
 
 def test_other_gaussian_releases_are_charged_to_every_record() -> None:
@@ -314,8 +319,8 @@ def test_a_state_of_another_ledger_is_refused_and_changes_nothing() -> None:
         ({**before, "version": 2}, "version 1, not 2"),
         ({"version": 1, "relation": "replace"}, "damaged"),
     ]
-    for state, said in broken:
-        with pytest.raises(ValueError, match=said):
+    for state, message in broken:
+        with pytest.raises(ValueError, match=message):
             ledger.load_state_dict(state)
     assert ledger.state_dict() == before
     with pytest.raises(ValueError, match="3 values cannot take a state of 2"):
@@ -323,7 +328,7 @@ def test_a_state_of_another_ledger_is_refused_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda: Ledger("swap"), "relation is 'swap'"),  # type: ignore[arg-type]
         (lambda: Ledger(records=0), "records is 0"),
@@ -349,7 +354,7 @@ def test_a_state_of_another_ledger_is_refused_and_changes_nothing() -> None:
         (lambda: Gaussian(noise_multiplier=math.inf), "noise_multiplier is inf"),
     ],
 )
-def test_wrong_input_is_one_sentence(call: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said) as caught:
+def test_wrong_input_is_one_sentence(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

@@ -121,13 +121,13 @@ def test_two_runs_that_take_turns_pay_together(tmp_path: Path) -> None:
         spend(first, [2])
         spend(second, [3])
     with first.held():
-        own = first.ledger.epsilon(DELTA)
+        spent = first.ledger.epsilon(DELTA)
     worst = Ledger("replace", 1)
     worst.charge(*[RELEASE] * (1 + 3 + 3), records=[0])
-    assert own == pytest.approx(worst.epsilon(DELTA))
+    assert spent == pytest.approx(worst.epsilon(DELTA))
     for run in ("run-1", "run-2", "run-3"):  # in other processes, later
         again = LedgerFile(tmp_path / "ledger", run, 4)
-        assert again.ledger.epsilon(DELTA) == pytest.approx(own)
+        assert again.ledger.epsilon(DELTA) == pytest.approx(spent)
 
 
 def test_two_processes_of_one_run_pay_record_by_record(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def test_it_survives_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"sigma_s": -1}, "sigma_s is -1"),
         ({"sigma_y": float("nan")}, "sigma_y is nan"),
@@ -34,8 +34,8 @@ def test_it_survives_json() -> None:
         ({"sigma": 1}, "noise has no sigma; its values are"),
     ],
 )
-def test_what_is_wrong_is_named_with_what_is_allowed(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said) as caught:
+def test_what_is_wrong_is_named_with_what_is_allowed(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
         GaussianNoise.from_plain({"sigma_s": 1.0, "sigma_y": 1.0, **wrong})
     assert "\n" not in str(caught.value)
 

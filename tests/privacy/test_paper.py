@@ -88,7 +88,7 @@ def test_optimal_group_sizes_need_a_variance_that_is_nowhere_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda: PaperSetting(sigma_s=0, sigma_y=1), "sigma_s is 0"),
         (lambda: PaperSetting(sigma_s=1, sigma_y=1, order=1), "order is 1"),
@@ -99,6 +99,6 @@ def test_optimal_group_sizes_need_a_variance_that_is_nowhere_else() -> None:
         (lambda: paper_optimal_group_size("sl", with_variance(1), DELTA), "method is 'sl'"),  # type: ignore[arg-type]
     ],
 )
-def test_wrong_input_is_one_sentence(call: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_wrong_input_is_one_sentence(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         call()

@@ -22,7 +22,7 @@ def test_a_number_that_no_float_can_be_is_refused(key: str, tmp_path: Path) -> N
     with pytest.raises(PolicyError, match=f"{key} is 1000"):
         NodePolicy.of_node({key: 10**400})
     file = tmp_path / "policy.toml"
-    for digits, said in ((400, f"{key} is 1000"), (5000, "is not a TOML file")):
+    for digits, message in ((400, f"{key} is 1000"), (5000, "is not a TOML file")):
         file.write_text(f"{key} = 1{'0' * digits}\n", encoding="utf-8")
-        with pytest.raises(PolicyError, match=said):
+        with pytest.raises(PolicyError, match=message):
             NodePolicy.of_node({"privacy-policy": str(file)})

@@ -15,7 +15,7 @@ RELEASE = Release(noise=NOISE, patches=16, width=192)
 
 
 @pytest.mark.parametrize(
-    ("kept", "said"),
+    ("ratios", "beginning"),
     [
         (0.25, "0.25 of the sample in every pass"),
         ((0.25, 0.5, 0.3), "0.5 to 0.25 of the sample, by pass"),
@@ -25,7 +25,9 @@ RELEASE = Release(noise=NOISE, patches=16, width=192)
     ],
     ids=str,
 )
-def test_ratios_are_said_of_every_pass_or_as_the_most_and_the_least(kept: Any, said: str) -> None:
+def test_ratios_are_said_of_every_pass_or_as_the_most_and_the_least(
+    ratios: Any, beginning: str
+) -> None:
     """A plan may have one ratio for each pass."""
-    plan = ReleasePlan(release=RELEASE, passes=3, delta=1e-5, kept=kept, k=2)
-    assert ratio_in_words(plan).startswith(said)
+    plan = ReleasePlan(release=RELEASE, passes=3, delta=1e-5, kept=ratios, k=2)
+    assert ratio_in_words(plan).startswith(beginning)

@@ -27,8 +27,8 @@ def batch(*pairs: tuple[list[int], list[int]]) -> MaskedBatch:
     """Return prompts and right answers, each with an END behind it."""
     texts = [torch.tensor([*prompt, *answer, END]) for prompt, answer in pairs]
     labels = [torch.tensor([-100] * len(p) + [*a, END]) for p, a in pairs]
-    made = TextSet(texts, labels).batch(torch.arange(len(pairs)).numpy())
-    return MaskedBatch.of(made, torch.device("cpu"))
+    text_batch = TextSet(texts, labels).batch(torch.arange(len(pairs)).numpy())
+    return MaskedBatch.of(text_batch, torch.device("cpu"))
 
 
 def after(token: int) -> int:
@@ -36,10 +36,10 @@ def after(token: int) -> int:
     return END if token >= 9 else token + 1
 
 
-def counting(sent: MaskedBatch) -> Tensor:
+def counting(masked: MaskedBatch) -> Tensor:
     """Return the logits of a model that counts."""
-    logits = torch.zeros(*sent.inputs.shape, WORDS)
-    for row, ids in enumerate(sent.inputs.tolist()):
+    logits = torch.zeros(*masked.inputs.shape, WORDS)
+    for row, ids in enumerate(masked.inputs.tolist()):
         for place, token in enumerate(ids):
             logits[row, place, after(token)] = 1.0
     return logits
@@ -47,57 +47,57 @@ def counting(sent: MaskedBatch) -> Tensor:
 
 def generate(scores: GenerationScores, first: MaskedBatch) -> list[MaskedBatch]:
     """Do as the exchanges of an evaluation do; returns what was sent."""
-    sent = [scores.begin(first)]
-    while (following := scores.add(counting(sent[-1]), sent[-1])) is not None:
-        sent.append(following)
-    return sent
+    batches = [scores.begin(first)]
+    while (following := scores.add(counting(batches[-1]), batches[-1])) is not None:
+        batches.append(following)
+    return batches
 
 
-def made(**options: Any) -> GenerationScores:
+def new_scores(**options: Any) -> GenerationScores:
     options = {"end": END, "max_new_tokens": 20, "max_length": 40, **options}
     return GenerationScores(decode, **options)
 
 
 def test_each_answer_goes_on_to_its_own_end() -> None:
-    scores = made()
-    sent = generate(scores, batch(([3, 8], [9]), ([5, 2, 6], [9, 9])))
+    scores = new_scores()
+    batches = generate(scores, batch(([3, 8], [9]), ([5, 2, 6], [9, 9])))
     assert scores.said == ["w9", "w7 w8 w9"]
     assert scores.right == ["w9", "w9 w9"]
     assert scores.examples == 2
     # The right answers and the first words in one exchange, then a word in each; no row is left
     # out when it has ended, so that the server does not learn when.
-    assert [len(b.inputs) for b in sent] == [2] * 4
-    assert sent[-1].inputs[1, : int(sent[-1].mask[1].sum())].tolist() == [5, 2, 6, 7, 8, 9]
-    assert sent[-1].inputs[0, : int(sent[-1].mask[0].sum())].tolist() == [3, 8, 9]
+    assert [len(b.inputs) for b in batches] == [2] * 4
+    assert batches[-1].inputs[1, : int(batches[-1].mask[1].sum())].tolist() == [5, 2, 6, 7, 8, 9]
+    assert batches[-1].inputs[0, : int(batches[-1].mask[0].sum())].tolist() == [3, 8, 9]
 
 
 def test_the_right_answer_is_in_nothing_that_is_sent_later() -> None:
-    sent = generate(made(), batch(([5, 4], [2, 2, 2])))
-    for later in sent[1:]:
+    batches = generate(new_scores(), batch(([5, 4], [2, 2, 2])))
+    for later in batches[1:]:
         assert 2 not in later.inputs
         assert (later.labels == -100).all()
 
 
 def test_an_answer_has_at_most_so_many_tokens() -> None:
-    scores = made(max_new_tokens=2)
+    scores = new_scores(max_new_tokens=2)
     assert len(generate(scores, batch(([2], [3])))) == 2
     assert scores.said == ["w3 w4"]
 
 
 def test_a_text_has_at_most_so_many_tokens() -> None:
-    scores = made(max_length=4)
-    sent = generate(scores, batch(([2, 2], [3])))
+    scores = new_scores(max_length=4)
+    batches = generate(scores, batch(([2, 2], [3])))
     assert scores.said == ["w3 w4"]
-    assert max(b.inputs.shape[1] for b in sent) == 4
+    assert max(b.inputs.shape[1] for b in batches) == 4
 
 
 def test_padding_hides_how_long_answers_are() -> None:
-    sent = generate(made(pad_to=16), batch(([5, 4], [2]), ([8], [9])))
-    assert {b.inputs.shape[1] for b in sent[1:]} == {16}
+    batches = generate(new_scores(pad_to=16), batch(([5, 4], [2]), ([8], [9])))
+    assert {b.inputs.shape[1] for b in batches[1:]} == {16}
 
 
 def test_scores_are_over_all_batches() -> None:
-    scores = made()
+    scores = new_scores()
     generate(scores, batch(([7], [8, 9])))
     generate(scores, batch(([7], [8, 8]), ([8], [9])))
     result = scores.result()
@@ -111,10 +111,10 @@ def test_scores_are_over_all_batches() -> None:
 
 def test_a_text_without_an_answer_is_not_scored() -> None:
     """Nothing said of nothing asked would be an exact match."""
-    asked = batch(([7], [3]), ([7], []))
-    labels = torch.cat([asked.labels, torch.full_like(asked.labels[:1], -100)])
-    ids, mask = (torch.cat([tensor, tensor[:1]]) for tensor in (asked.inputs, asked.mask))
-    scores = made()
+    prompts = batch(([7], [3]), ([7], []))
+    labels = torch.cat([prompts.labels, torch.full_like(prompts.labels[:1], -100)])
+    ids, mask = (torch.cat([tensor, tensor[:1]]) for tensor in (prompts.inputs, prompts.mask))
+    scores = new_scores()
     generate(scores, MaskedBatch(ids, mask, labels))
     assert (len(scores.said), scores.right) == (2, ["w3", ""])  # the second asks for the end
     assert scores.result()["exact_match"] == 0.0
@@ -123,15 +123,15 @@ def test_a_text_without_an_answer_is_not_scored() -> None:
 def test_a_text_that_is_all_answer_goes_on_from_its_first_token() -> None:
     texts = [[5, 6, 7, END], [3, 8, 9, END], [4]]  # nothing can be said of a single token
     texts_and_labels = TextSet(texts, texts).batch(torch.arange(3).numpy())
-    scores = made()
-    sent = generate(scores, MaskedBatch.of(texts_and_labels, torch.device("cpu")))
+    scores = new_scores()
+    batches = generate(scores, MaskedBatch.of(texts_and_labels, torch.device("cpu")))
     assert scores.said == ["w6 w7 w8 w9", "w4 w5 w6 w7 w8 w9"]
     assert scores.right == ["w6 w7", "w8 w9"]
-    assert sent[1].inputs[:, :2].tolist() == [[5, 6], [3, 4], [4, 0]]
+    assert batches[1].inputs[:, :2].tolist() == [[5, 6], [3, 4], [4, 0]]
 
 
 def test_loss_and_accuracy_are_those_of_the_right_answers() -> None:
-    scores = made()
+    scores = new_scores()
     generate(scores, batch(([7], [8, 8])))
     # Of 8, 8 and the end, a model that counts gets the first alone.
     assert scores.result()["accuracy"] == pytest.approx(1 / 3)
@@ -139,7 +139,7 @@ def test_loss_and_accuracy_are_those_of_the_right_answers() -> None:
 
 def test_an_answer_needs_room() -> None:
     with pytest.raises(ValueError, match="max_new_tokens is 0; it must be at least 1"):
-        made(max_new_tokens=0)
+        new_scores(max_new_tokens=0)
 
 
 @pytest.mark.parametrize(
@@ -196,13 +196,13 @@ def test_english_words_are_rouge_scores_own() -> None:
     from rouge_score.tokenizers import DefaultTokenizer
 
     text = Path(__file__).read_text(encoding="ascii", errors="ignore")
-    own = DefaultTokenizer(use_stemmer=False).tokenize(text)
-    assert _Words().tokenize(text) == own
-    assert len(own) > 100
+    words = DefaultTokenizer(use_stemmer=False).tokenize(text)
+    assert _Words().tokenize(text) == words
+    assert len(words) > 100
 
 
 @pytest.mark.parametrize(
-    ("said", "right", "score"),
+    ("answer", "right", "score"),
     [
         # Six words in six pieces, and in two: the penalty is half, and half of 1 / 27.
         ("on the mat sat the cat", "the cat sat on the mat", 0.5),
@@ -212,8 +212,10 @@ def test_english_words_are_rouge_scores_own() -> None:
         ("", "car", 0.0),
     ],
 )
-def test_meteor_is_that_of_its_paper_without_synonyms(said: str, right: str, score: float) -> None:
-    assert meteor([said], [right]) == pytest.approx(score, abs=5e-5)
-    assert meteor([said, right], [right, right]) == pytest.approx(
+def test_meteor_is_that_of_its_paper_without_synonyms(
+    answer: str, right: str, score: float
+) -> None:
+    assert meteor([answer], [right]) == pytest.approx(score, abs=5e-5)
+    assert meteor([answer, right], [right, right]) == pytest.approx(
         (score + meteor([right], [right])) / 2, abs=5e-5
     )

@@ -101,9 +101,9 @@ def test_a_cut_before_an_activation_in_place_leaves_the_others_as_they_are() -> 
     assert isinstance(relu, nn.ReLU)
     lower, upper = model.split(1)
     smashed = lower(torch.ones(2, 1, 32, 32))
-    kept = smashed.detach().clone()
+    before = smashed.detach().clone()
     upper(smashed)
-    assert torch.equal(smashed, kept)
+    assert torch.equal(smashed, before)
     assert relu.inplace
 
 

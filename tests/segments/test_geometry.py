@@ -41,7 +41,7 @@ def test_a_grid_may_be_a_list_or_of_numpys_integers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"patches": "16"}, "Geometry: patches is '16'; it must be a whole number"),
         ({"patches": 0}, "Geometry: patches is 0; it must be at least 1"),
@@ -57,8 +57,8 @@ def test_a_grid_may_be_a_list_or_of_numpys_integers() -> None:
     ids=str,
 )
 def test_what_is_no_geometry_is_refused_where_it_is_made(
-    options: dict[str, Any], said: str
+    options: dict[str, Any], message: str
 ) -> None:
     """Text for a number failed later, and a misspelt place silenced a warning."""
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         Geometry(**{"patches": 16, "width": 32, **options})

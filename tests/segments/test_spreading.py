@@ -78,10 +78,10 @@ def test_no_weights_hide_a_block() -> None:
     with torch.no_grad():
         for weight in lower.parameters():
             weight.zero_()
-    kept = {name: each.clone() for name, each in lower.state_dict().items()}
+    before = {name: each.clone() for name, each in lower.state_dict().items()}
     generator = torch.random.get_rng_state()
     assert spreading_tokens(lower, torch.zeros(1, 1, 16, 16)) == 17
-    assert all(torch.equal(each, kept[name]) for name, each in lower.state_dict().items())
+    assert all(torch.equal(each, before[name]) for name, each in lower.state_dict().items())
     assert torch.equal(generator, torch.random.get_rng_state())
     assert lower.training
     assert all(weight.requires_grad for weight in lower.parameters())
@@ -141,9 +141,9 @@ class InPlace(Patches):
 
 def test_a_segment_may_change_its_inputs() -> None:
     images = torch.rand(2, 1, 16, 16)
-    kept = images.clone()
+    before = images.clone()
     assert spreading_tokens(InPlace(nn.Conv2d(1, 6, 4, stride=4)), images) == 0
-    assert torch.equal(images, kept)
+    assert torch.equal(images, before)
 
 
 class Constant(nn.Module):

@@ -67,12 +67,14 @@ def test_csv_gets_a_new_column_in_all_rows(tmp_path: Path) -> None:
     assert (tmp_path / "metrics.csv").read_text() == text
 
 
-@pytest.mark.parametrize("kept", [1, 5])
-def test_csv_goes_on_after_a_line_that_a_crash_left_unfinished(tmp_path: Path, kept: int) -> None:
+@pytest.mark.parametrize("remaining_bytes", [1, 5])
+def test_csv_goes_on_after_a_line_that_a_crash_left_unfinished(
+    tmp_path: Path, remaining_bytes: int
+) -> None:
     """A number that lacks its last digits is another number."""
     tracked(tmp_path, [{"loss": 1.125}, {"loss": 2.125}])
     file = tmp_path / "metrics.csv"
-    file.write_bytes(file.read_bytes()[: kept - len("2,2.125\n")])
+    file.write_bytes(file.read_bytes()[: remaining_bytes - len("2,2.125\n")])
     tracked(tmp_path, [{"loss": 3.125}], first=3)
     assert [(row["round"], row["loss"]) for row in table(tmp_path)] == [
         ("1", "1.125"),
@@ -143,9 +145,9 @@ def test_csv_that_it_cannot_read_is_set_aside(
     assert file.read_text() == "round,loss\n3,3\n"
     aside = tmp_path / "metrics-set-aside-2.csv"
     assert aside.read_bytes() == content
-    (said,) = caplog.messages
-    assert said.startswith(f"{file} is not a table that this tracker wrote (")
-    assert f"it is now {aside}" in said
+    (warning,) = caplog.messages
+    assert warning.startswith(f"{file} is not a table that this tracker wrote (")
+    assert f"it is now {aside}" in warning
 
 
 def test_csv_that_was_saved_anew_in_between_is_set_aside(tmp_path: Path) -> None:

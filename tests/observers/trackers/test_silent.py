@@ -19,15 +19,15 @@ CHOSEN = {"WANDB_ERROR_REPORTING", "MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK", "
 
 def hosts_looked_up(names: str, folder: Path, **variables: str) -> list[str]:
     """Do a run in another process, in which nothing says that it is a test."""
-    kept = {name: value for name, value in os.environ.items() if name not in CHOSEN}
-    quiet = {name: value for name, value in kept.items() if not name.startswith("PYTEST")}
-    done = subprocess.run(
+    inherited = {name: value for name, value in os.environ.items() if name not in CHOSEN}
+    quiet = {name: value for name, value in inherited.items() if not name.startswith("PYTEST")}
+    process = subprocess.run(
         [sys.executable, "-m", "tests.observers.trackers.looked_up", names, str(folder)],
         env={**quiet, "HOME": str(folder), "WANDB_SILENT": "true", **variables},
         capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    lines = [line for line in done.stdout.splitlines() if line.startswith("looked up:")]
+    assert process.returncode == 0, process.stderr[-2000:]
+    lines = [line for line in process.stdout.splitlines() if line.startswith("looked up:")]
     return lines[-1].split()[2:]
 
 
@@ -40,8 +40,8 @@ def test_trackers_that_write_to_the_disk_look_up_no_host(tmp_path: Path) -> None
 
 def test_reports_on_use_that_the_environment_asks_for_are_its_own_matter(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
-    asked = hosts_looked_up("mlflow", tmp_path, MLFLOW_DISABLE_TELEMETRY="false")
-    assert [host for host in asked if "telemetry" in host]
+    hosts = hosts_looked_up("mlflow", tmp_path, MLFLOW_DISABLE_TELEMETRY="false")
+    assert [host for host in hosts if "telemetry" in host]
 
 
 def answer(body: bytes) -> dict[str, Any]:

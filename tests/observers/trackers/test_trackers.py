@@ -48,8 +48,8 @@ SHOWN = ("loss", "accuracy", "uplink_bytes", "seconds", "clients_failed")
 
 def track(home: Path, names: str) -> Run:
     """Do a run of three rounds, in two parts, with trackers and mixtures."""
-    kept = KeptMixtures(1)
-    observers = [kept, *make_trackers(names, kept)]
+    mixtures = KeptMixtures(1)
+    observers = [mixtures, *make_trackers(names, mixtures)]
     options: dict[str, Any] = {"config": CONFIG, "observers": tuple(observers), "k": 2}
     return add_run(home, CutMixSL, **options)
 
@@ -179,8 +179,8 @@ def test_wandb_offline_writes_the_run_to_the_disk(
     assert b"tracked" in written
     assert b"/secret/" not in written
     of_the_machine = ("a-secret-host", sys.executable, os.getcwd(), platform.platform())
-    told = [fact for fact in of_the_machine if fact.encode() in written]
-    assert not told
+    leaked = [fact for fact in of_the_machine if fact.encode() in written]
+    assert not leaked
     files = {file.name for file in (folder / "files").iterdir()}
     assert not files & {"wandb-metadata.json", "requirements.txt", "output.log"}
     assert list((folder / "files" / "media" / "images").glob("mixture-0_*.png"))
@@ -199,13 +199,13 @@ def test_wandb_offline_writes_the_run_to_the_disk(
 def test_a_missing_package_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, tracker: str, package: str, extra: str
 ) -> None:
-    there = importlib.util.find_spec
+    find_spec = importlib.util.find_spec
     monkeypatch.setattr(
         "flwr_splitmix.observers.trackers.choice.find_spec",
-        lambda name: None if name == package else there(name),
+        lambda name: None if name == package else find_spec(name),
     )
-    said = rf"{tracker}' needs {package}, .*: pip install '\.\[{extra}\]'"
-    with pytest.raises(TrackerError, match=said):
+    message = rf"{tracker}' needs {package}, .*: pip install '\.\[{extra}\]'"
+    with pytest.raises(TrackerError, match=message):
         make_trackers(f"csv,{tracker}")
 
 
@@ -253,9 +253,9 @@ def test_a_tracker_that_fails_costs_itself(caplog: pytest.LogCaptureFixture) -> 
 
 def test_a_tracker_that_lacks_a_method_is_not_made() -> None:
     """Otherwise failures of clients, which are texts, would be dropped without a word."""
-    kept = {name: value for name, value in vars(Failing).items() if name != "text"}
+    attributes = {name: value for name, value in vars(Failing).items() if name != "text"}
     with pytest.raises(TypeError, match=r"abstract method '?text"):
-        type("Lacking", (Tracker,), kept)()
+        type("Lacking", (Tracker,), attributes)()
 
 
 class Texts(Failing):
@@ -348,7 +348,7 @@ def quoting(error: Exception) -> Exception:
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "text"),
     [
         (RunError("cannot read /home/jane/r.json"), "RunError: cannot read .../r.json"),
         (AggregatorError("Krum needs 4 clients"), "AggregatorError: Krum needs 4 clients"),
@@ -357,7 +357,7 @@ def quoting(error: Exception) -> Exception:
     ],
 )
 def test_a_run_that_fails_tells_a_tracker_its_own_errors(
-    failure: BaseException, told: str, tmp_path: Path
+    failure: BaseException, text: str, tmp_path: Path
 ) -> None:
     """Not by type alone; of an interruption no log says more."""
 
@@ -369,7 +369,7 @@ def test_a_run_that_fails_tells_a_tracker_its_own_errors(
     strategy = SFL(toy.upper(), device="cpu", observers=[tracker], run=run)
     with pytest.raises(type(failure)):
         strategy.fit(toy.make_clients(), 1, evaluate_fn=evaluate)
-    assert tracker.texts == [told]
+    assert tracker.texts == [text]
 
 
 def test_a_tracker_without_a_place_ends_the_run_before_it_trains() -> None:

@@ -69,11 +69,11 @@ def test_a_part_built_alone_equals_that_of_the_whole(name: str, task: str) -> No
             assert torch.equal(built[key], tensor), key
     other = tensors(build(config_of(name), task, seed=6).trunk)
     assert whole.trunk is not None
-    kept = whole.trunk.state_dict().keys()
+    state_keys = whole.trunk.state_dict().keys()
     assert all(
         not torch.equal(other[key], tensor) or tensor.std() == 0
         for key, tensor in tensors(whole.trunk).items()
-        if tensor.ndim > 1 and key in kept
+        if tensor.ndim > 1 and key in state_keys
     )
 
 
@@ -126,11 +126,11 @@ def test_only_the_parts_asked_for_take_memory(name: str, from_folder: bool, tmp_
     assert parts.trunk is None
     assert parts.head is not None
     assert parts.tail is not None
-    own = {id(weight) for part in (parts.head, parts.tail) for weight in part.parameters()}
-    known = own.union(map(id, before))
-    now = weights()
-    assert own <= {id(weight) for weight in now}
-    assert not [tuple(weight.shape) for weight in now if id(weight) not in known]
+    part_ids = {id(weight) for part in (parts.head, parts.tail) for weight in part.parameters()}
+    known_ids = part_ids.union(map(id, before))
+    weights_after = weights()
+    assert part_ids <= {id(weight) for weight in weights_after}
+    assert not [tuple(weight.shape) for weight in weights_after if id(weight) not in known_ids]
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ def test_files_of_other_parts_are_not_read(name: str, tmp_path: Path) -> None:
     model = saved(tmp_path, name)
     index = (tmp_path / sources.INDEX).read_text()
     for file in tmp_path.glob("*.safetensors"):
-        _, held = sources.open_source(tmp_path)
-        assert held is not None
-        layers = {key.split(".")[2] for key, f in held.files.items() if f == file.name}
+        _, checkpoint = sources.open_source(tmp_path)
+        assert checkpoint is not None
+        layers = {key.split(".")[2] for key, f in checkpoint.files.items() if f == file.name}
         if layers <= {"1", "2"}:
             file.unlink()
     assert index.count(".safetensors") > len(list(tmp_path.glob("*.safetensors")))
@@ -193,16 +193,16 @@ def test_files_of_other_parts_are_not_read(name: str, tmp_path: Path) -> None:
 def test_of_a_model_on_the_hub_only_the_files_needed_are_downloaded(
     shard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub, here = tmp_path / "hub", tmp_path / "cache"
+    hub, cache = tmp_path / "hub", tmp_path / "cache"
     model = saved(hub, "llama", shard=shard)
-    here.mkdir()
+    cache.mkdir()
 
     def download(name: str, allow_patterns: Iterable[str]) -> str:
         assert name == "someone/llama"
         for file in hub.iterdir():
             if any(fnmatch.fnmatch(file.name, pattern) for pattern in allow_patterns):
-                shutil.copy(file, here)
-        return str(here)
+                shutil.copy(file, cache)
+        return str(cache)
 
     monkeypatch.setattr(sources, "snapshot_download", download)
     parts = build("someone/llama", parts=("head",))
@@ -211,7 +211,7 @@ def test_of_a_model_on_the_hub_only_the_files_needed_are_downloaded(
         parts.head.get_parameter("embedding.embed_tokens.weight"), model.model.embed_tokens.weight
     )
     files = len(list(hub.glob("*.safetensors")))
-    assert len(list(here.glob("*.safetensors"))) < max(files / 2, 2)
+    assert len(list(cache.glob("*.safetensors"))) < max(files / 2, 2)
 
 
 def test_a_name_that_the_hub_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,14 +270,14 @@ def test_another_number_of_labels_than_the_checkpoints_is_refused(
 ) -> None:
     """The check without weights says the same as the build, which reads them first."""
     model = saved(tmp_path, name, "classification")
-    said = (
+    message = (
         r"(classifier|score)\S* has shape \(3.* and \(5.* its classifier has 3 classes, but "
         r"num_labels is 5; take num_labels=3, or for a new classifier a folder without one"
     )
     options: dict[str, Any] = {"task": "classification", "num_labels": 5}
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         build_language_parts(tmp_path, LanguageCut(1, 1), **options)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         open_skeleton(tmp_path, LanguageCut(1, 1), dtype="float32", **options)
     open_skeleton(tmp_path, LanguageCut(1, 1), task="classification", num_labels=3, dtype="float32")
     model.base_model.save_pretrained(tmp_path / "body")  # the remedy

@@ -54,11 +54,11 @@ def test_greedy_tokens_are_the_wholes(name: str) -> None:
     model.generation_config.eos_token_id = None
     for padded in (False, True):
         ids, mask = texts(padded)
-        given = torch.ones_like(ids) if mask is None else mask
-        order = given.argsort(dim=1, stable=True)
+        attention = torch.ones_like(ids) if mask is None else mask
+        order = attention.argsort(dim=1, stable=True)
         expected = model.generate(
             ids.gather(1, order),
-            attention_mask=given.gather(1, order),
+            attention_mask=attention.gather(1, order),
             do_sample=False,
             max_new_tokens=NEW,
         )[:, ids.shape[1] :]

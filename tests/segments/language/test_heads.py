@@ -24,15 +24,15 @@ def test_key_value_heads_that_do_not_divide_the_heads_are_named(
 ) -> None:
     """They may be a configuration's default, of which the first round says: inputs do not fit."""
     config = getattr(transformers, f"{kind}Config")
-    said = f"num_attention_heads is 4, num_key_value_heads is {default}.*must divide"
-    with pytest.raises(ValueError, match=said):
+    message = f"num_attention_heads is 4, num_key_value_heads is {default}.*must divide"
+    with pytest.raises(ValueError, match=message):
         build_language_parts(config(**SIZES), LanguageCut(1, 1), parts=(part,))
     fits = config(**SIZES, num_key_value_heads=2, head_dim=8)
     build_language_parts(fits, LanguageCut(1, 1), parts=(part,))
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         (transformers.GPTJConfig(vocab_size=100, n_embd=32, n_layer=3, n_head=4), "rotary_dim is"),
         (
@@ -46,8 +46,10 @@ def test_key_value_heads_that_do_not_divide_the_heads_are_named(
     ],
     ids=["rotated dimensions", "odd width of a head", "output of the heads"],
 )
-def test_other_shapes_within_layers_are_named_too(config: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=f"cannot be computed with this configuration: .*{said}"):
+def test_other_shapes_within_layers_are_named_too(config: Any, message: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"cannot be computed with this configuration: .*{message}"
+    ):
         build_language_parts(config, LanguageCut(1, 1))
 
 

@@ -44,9 +44,9 @@ def test_a_damaged_file_of_weights_is_named(data: bytes, tmp_path: Path) -> None
 def test_a_damaged_part_of_the_weights_is_named(damage: str, tmp_path: Path) -> None:
     model = whole_model(config_of("llama", "generation"), "generation")
     model.save_pretrained(tmp_path, max_shard_size="2KB")
-    held = open_source(tmp_path)[1]
-    assert held is not None
-    name = held.files["model.embed_tokens.weight"]
+    checkpoint = open_source(tmp_path)[1]
+    assert checkpoint is not None
+    name = checkpoint.files["model.embed_tokens.weight"]
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).unlink()
     if damage == "cut":
@@ -103,8 +103,8 @@ def test_a_size_that_no_model_has_is_named(key: str, nested: bool, tmp_path: Pat
 def test_code_that_comes_with_a_model_never_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}}
-    (tmp_path / "config.json").write_text(json.dumps(asked))
+    custom_code = {"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}}
+    (tmp_path / "config.json").write_text(json.dumps(custom_code))
     (tmp_path / "own.py").write_text("raise SystemExit('the code ran')\n")
     monkeypatch.setattr("builtins.input", lambda _: "y")  # transformers asks by default
     with pytest.raises(ValueError, match="custom code"):

@@ -44,11 +44,11 @@ def test_each_part_has_its_own_copy_which_is_not_trained(name: str) -> None:
     model, parts = cut(name)
     for part in parts.all_here():
         for key in TABLES[name]:
-            own = part.get_buffer(f"stack.tables.{key.split('.encoder.')[1]}")
+            buffer = part.get_buffer(f"stack.tables.{key.split('.encoder.')[1]}")
             table = model.get_parameter(key)
             assert table.requires_grad
-            assert torch.equal(own, table)
-            assert own.data_ptr() != table.data_ptr()
+            assert torch.equal(buffer, table)
+            assert buffer.data_ptr() != table.data_ptr()
         assert not any("tables" in key for key in trainable_state(part))
         add_lora(part, rank=2)
         merge_lora(part)  # after which all weights are trained
@@ -72,8 +72,8 @@ def test_parts_that_learn_stay_one_model(name: str, tmp_path: Path) -> None:
     _, trunk, tail = parts.all_here()
     for key in TABLES[name]:
         for part in (trunk, tail):
-            own = part.get_buffer(f"stack.tables.{key.split('.encoder.')[1]}")
-            assert torch.equal(own, model.get_parameter(key))
+            buffer = part.get_buffer(f"stack.tables.{key.split('.encoder.')[1]}")
+            assert torch.equal(buffer, model.get_parameter(key))
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -75,7 +75,7 @@ def test_a_saved_model_passes_the_check_without_memory(
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda f: change(f, WEIGHT, None), f"lacks weights: {WEIGHT}"),
         (
@@ -89,13 +89,13 @@ def test_a_saved_model_passes_the_check_without_memory(
     ids=["missing", "shape", "intermediate_size", "heads", "no width"],
 )
 def test_weights_that_do_not_fit_are_told_by_the_check_as_by_the_build(
-    damage: Damage, said: str, tmp_path: Path
+    damage: Damage, message: str, tmp_path: Path
 ) -> None:
     """Otherwise the run would end with an error that the check does not find."""
     damage(saved(tmp_path))
     checked, built = refusals(tmp_path)
     assert checked == built
-    assert re.search(said, checked)
+    assert re.search(message, checked)
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["missing", "truncated"])
@@ -219,5 +219,5 @@ def test_a_file_that_is_no_regular_one_is_named(name: str, link: bool, tmp_path:
         (tmp_path / name).symlink_to("/dev/zero")
     else:
         os.mkfifo(tmp_path / name)
-    said = f"{name} of '{tmp_path}' cannot be read (OSError: it is not a regular file)"
-    assert refusals(tmp_path) == (said, said)
+    message = f"{name} of '{tmp_path}' cannot be read (OSError: it is not a regular file)"
+    assert refusals(tmp_path) == (message, message)

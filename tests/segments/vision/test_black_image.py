@@ -34,10 +34,10 @@ def test_patches_of_more_than_a_pixel_of_a_map_that_is_not_projected_are_refused
 ) -> None:
     """With 2 the first batch would end in an error of sizes 16 and 4; with 4 it is one patch."""
     sizes: dict[str, Any] = {"image_size": 64, "patch_size": patch_size, "depth": 2}
-    said = r"embedding makes 16 patches, and it has positions for .*'s map: try patch_size=1$"
-    with pytest.raises(ValueError, match=said):
+    message = r"embedding makes 16 patches, and it has positions for .*'s map: try patch_size=1$"
+    with pytest.raises(ValueError, match=message):
         split_vision_model("vitamin_small_224", **sizes)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         split_shuffled_edge("vitamin_small_224", method="patch", **sizes)
 
 
@@ -58,8 +58,10 @@ def test_an_embedding_that_fails_is_told_with_the_remedy(
         raise RuntimeError("sizes 16 and 4")
 
     monkeypatch.setattr(embedding, "forward", fail)
-    said = "compute images of 32 x 32 pixels: sizes 16 and 4; try another image_size, .* patch_size"
-    with pytest.raises(ValueError, match=said):
+    message = (
+        "compute images of 32 x 32 pixels: sizes 16 and 4; try another image_size, .* patch_size"
+    )
+    with pytest.raises(ValueError, match=message):
         split_vision_model(name, patch_size=8, depth=None)
 
 

@@ -116,9 +116,9 @@ def test_a_transformer_whose_parts_are_not_apart_is_refused(
 
 
 def test_gradients_equal_the_wholes() -> None:
-    images, wanted = torch.randn(3, 1, 16, 16), whole("vit_tiny_patch16_224")
-    wanted(images).square().sum().backward()
-    expected = dict(wanted.named_parameters())
+    images, model = torch.randn(3, 1, 16, 16), whole("vit_tiny_patch16_224")
+    model(images).square().sum().backward()
+    expected = dict(model.named_parameters())
 
     def gradient(parameter: nn.Parameter) -> torch.Tensor:
         assert parameter.grad is not None
@@ -168,8 +168,8 @@ def test_every_weight_is_in_one_segment(name: str) -> None:
     total = sum(p.numel() for p in whole(name).parameters())
     for cut_at in ("embedding", "blocks.0"):
         lower, upper = split(name, cut_at)
-        own, other = (sum(p.numel() for p in s.parameters()) for s in (lower, upper))
-        assert own + other == total
+        lower_size, upper_size = (sum(p.numel() for p in s.parameters()) for s in (lower, upper))
+        assert lower_size + upper_size == total
 
 
 def test_the_class_token_belongs_to_the_upper_segment() -> None:
@@ -196,7 +196,7 @@ def test_the_default_is_the_papers_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "options", "sentence"),
+    ("model", "options", "sentence"),
     [
         ("vit_tinny_patch16_224", {}, "did you mean vit_tiny_patch16_224"),
         (
@@ -223,10 +223,10 @@ def test_the_default_is_the_papers_model() -> None:
         ("vit_tiny_patch16_224", {"dynamic_img_size": True}, "drops or resizes patches itself"),
     ],
 )
-def test_errors_say_what_is_possible(asked: str, options: dict[str, Any], sentence: str) -> None:
+def test_errors_say_what_is_possible(model: str, options: dict[str, Any], sentence: str) -> None:
     """A parameter `name` would be a model that an older timm must have, or the test is skipped."""
     with pytest.raises(ValueError, match=sentence):
-        split(asked, **options)
+        split(model, **options)
 
 
 def test_images_of_another_shape_are_refused_with_both_shapes() -> None:

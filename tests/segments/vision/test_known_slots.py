@@ -87,7 +87,7 @@ def read_slots(lower: LowerSegment) -> float:
     """Return the share of single patches of noise whose slot a linear probe reads."""
     draws = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        seen, unseen = (
+        training, unseen = (
             lower.eval()(torch.randn(number, *lower.input_shape, generator=draws)).double()
             for number in (128, 32)
         )
@@ -96,9 +96,9 @@ def read_slots(lower: LowerSegment) -> float:
     def rows(patches: Tensor) -> Tensor:
         return torch.cat([patches.flatten(0, 1), torch.ones(patches[..., 0].numel(), 1)], dim=1)
 
-    known = rows(seen)
-    ridge = known.T @ known + torch.eye(known.shape[1])
-    weights = torch.linalg.solve(ridge, known.T @ slots.repeat(len(seen), 1))
+    features = rows(training)
+    ridge = features.T @ features + torch.eye(features.shape[1])
+    weights = torch.linalg.solve(ridge, features.T @ slots.repeat(len(training), 1))
     guessed = (rows(unseen) @ weights).argmax(dim=1).view(len(unseen), -1)
     return float((guessed == torch.arange(len(slots))).double().mean())
 

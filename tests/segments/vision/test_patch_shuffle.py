@@ -38,15 +38,15 @@ def test_a_shuffle_loses_and_adds_no_patch_and_keeps_patches_whole(kappa: float)
     assert before == after
 
 
-@pytest.mark.parametrize(("kappa", "kept"), [(0.01, 0), (0.4, 6), (0.75, 12), (1.0, 16)])
+@pytest.mark.parametrize(("kappa", "count"), [(0.01, 0), (0.4, 6), (0.75, 12), (1.0, 16)])
 def test_each_image_keeps_what_kappa_says_and_gets_strangers_for_the_rest(
-    kappa: float, kept: int
+    kappa: float, count: int
 ) -> None:
-    assert patches_kept(16, kappa) == kept
+    assert patches_kept(16, kappa) == count
     counts = torch.stack([own(PatchShuffle(kappa)(numbered(50, 16))) for _ in range(20)])
-    assert counts.min() >= kept
+    assert counts.min() >= count
     # Of the pooled patches dealt back to it, one in 50 is an image's own.
-    expected = kept + (16 - kept) / 50
+    expected = count + (16 - count) / 50
     assert counts.double().mean() == pytest.approx(expected, abs=0.1)
 
 
@@ -63,9 +63,9 @@ def test_every_place_is_equally_likely(kappa: float) -> None:
     for _ in range(draws):
         order = draw_order(4, 4, patches_kept(4, kappa)).flatten()
         places[int((order == 0).nonzero())] += 1
-    kept = patches_kept(4, kappa) / 4
-    share = torch.full((4, 4), (1 - kept) / 16)
-    share[0] += kept / 4
+    kept_share = patches_kept(4, kappa) / 4
+    share = torch.full((4, 4), (1 - kept_share) / 16)
+    share[0] += kept_share / 4
     possible = share.flatten() > 0
     assert not places[~possible].any()
     expected = draws * share.flatten()[possible]

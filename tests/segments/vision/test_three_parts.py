@@ -58,7 +58,7 @@ def test_a_model_without_tokens_of_one_shape_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"head_to": "embedding"}, "head_to is 'embedding'; allowed are blocks.0, blocks.1, block"),
         ({"trunk_to": "blocks.9"}, "trunk_to is 'blocks.9'; allowed are blocks.0"),
@@ -68,6 +68,6 @@ def test_a_model_without_tokens_of_one_shape_is_refused(name: str) -> None:
         ({"img_size": 32}, "timm's img_size is image_size here"),
     ],
 )
-def test_wrong_cuts_are_named_with_the_right_ones(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_wrong_cuts_are_named_with_the_right_ones(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         split_vision_parts(**{**SMALL, **wrong})

@@ -207,12 +207,12 @@ def same(one: Any, other: Any) -> bool:
 
 
 def test_a_seed_has_its_weights_and_those_beside_the_embedding_are_the_plain_ones() -> None:
-    made, again, plain, other = split(**T2T), split(**T2T), split(), split(**{**T2T, "seed": 8})
-    assert same(made.lower, again.lower)
-    assert same(made.upper, again.upper)
-    assert same(made.lower.block_0, plain.lower.block_0)
-    assert same(made.upper, plain.upper)
-    assert not same(made.lower.embedding, other.lower.embedding)
+    seeded, again, plain, other = split(**T2T), split(**T2T), split(), split(**{**T2T, "seed": 8})
+    assert same(seeded.lower, again.lower)
+    assert same(seeded.upper, again.upper)
+    assert same(seeded.lower.block_0, plain.lower.block_0)
+    assert same(seeded.upper, plain.upper)
+    assert not same(seeded.lower.embedding, other.lower.embedding)
 
 
 @pytest.mark.parametrize(
