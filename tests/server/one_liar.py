@@ -27,12 +27,12 @@ ROUNDS = 6
 class Liar(SplitClient):
     """Takes part like any other, and lies where a subclass does."""
 
-    said: Mapping[str, Any] = {}
+    facts: Mapping[str, Any] = {}
     arrays: Callable[[Arrays], Arrays] = staticmethod(lambda arrays: arrays)
     metrics: Callable[[Metrics], Metrics] = staticmethod(lambda metrics: metrics)
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
-        return {**super().attach(order, arrays), **self.said}
+        return {**super().attach(order, arrays), **self.facts}
 
     def release(self) -> tuple[Arrays, Metrics]:
         arrays, metrics = super().release()
@@ -64,15 +64,15 @@ class Rounds(Observer):
 def liar(
     arrays: Callable[[Arrays], Arrays] | None = None,
     metrics: Callable[[Metrics], Metrics] | None = None,
-    **said: Any,
+    **facts: Any,
 ) -> type[Liar]:
     """Make the class of a client that says other arrays, metrics or facts of itself."""
-    own: dict[str, Any] = {"said": {name.replace("_", "-"): v for name, v in said.items()}}
+    attributes: dict[str, Any] = {"facts": {name.replace("_", "-"): v for name, v in facts.items()}}
     if arrays is not None:
-        own["arrays"] = staticmethod(arrays)
+        attributes["arrays"] = staticmethod(arrays)
     if metrics is not None:
-        own["metrics"] = staticmethod(metrics)
-    return type("OneLiar", (Liar,), own)
+        attributes["metrics"] = staticmethod(metrics)
+    return type("OneLiar", (Liar,), attributes)
 
 
 def clients_with(kind: type[Liar] | None, toy: Toy = TOY) -> list[SplitClient]:
@@ -85,14 +85,14 @@ def clients_with(kind: type[Liar] | None, toy: Toy = TOY) -> list[SplitClient]:
 
 def fit(kind: type[Liar] | None, toy: Toy = TOY, rounds: int = ROUNDS, **options: Any) -> Rounds:
     """Run SFL with a liar among the clients, scored on the tests that all of them have."""
-    seen = Rounds()
+    observer = Rounds()
     options = {"evaluation": "federated", "steps_per_round": 12, **options}
     strategy = SFL(
-        toy.upper(), optimizer=sgd(0.1), schedule=constant, device="cpu", observers=[seen],
+        toy.upper(), optimizer=sgd(0.1), schedule=constant, device="cpu", observers=[observer],
         **options,
     )  # fmt: skip
     strategy.fit(clients_with(kind, toy), rounds)
-    return seen
+    return observer
 
 
 def everywhere(value: float) -> Callable[[Arrays], Arrays]:

@@ -15,5 +15,5 @@ def reply_of(
 ) -> Message:
     record = {n: a if isinstance(a, Array) else Array(a) for n, a in arrays.items()}
     content = RecordDict({names[0]: ArrayRecord(record), names[1]: MetricRecord(metrics)})
-    (asked,) = messages_to([1], RecordDict(), "train", in_run=False)
-    return Message(content, reply_to=asked)
+    (request,) = messages_to([1], RecordDict(), "train", in_run=False)
+    return Message(content, reply_to=request)

@@ -58,12 +58,12 @@ def robust() -> list[tuple[str, flower.Strategy, int]]:
 @pytest.mark.parametrize("value", [3e38, 1e7, -1e7])
 def test_numbers_that_would_overflow_are_not_averaged(value: float) -> None:
     """The honest clients would refuse the average, and no client be left."""
-    seen = fit(liar(everywhere(value)))
-    assert seen.failures == {
+    observer = fit(liar(everywhere(value)))
+    assert observer.failures == {
         LIAR: "returned weights with numbers beyond 1e+06 in 'position'; "
         "scale the inputs, or take a smaller learning rate"
     }
-    assert seen.accuracy > SOUND
+    assert observer.accuracy > SOUND
 
 
 def negative_variance(arrays: Arrays) -> Arrays:
@@ -73,19 +73,19 @@ def negative_variance(arrays: Arrays) -> Arrays:
 
 def test_a_negative_variance_is_not_averaged() -> None:
     """An average below 0 would become 0 for all, and top-1 fall to chance."""
-    seen = fit(liar(negative_variance), replace(TOY, batch_norm=True), rounds=1)
-    (reason,) = seen.failures.values()
-    assert list(seen.failures) == [LIAR]
+    observer = fit(liar(negative_variance), replace(TOY, batch_norm=True), rounds=1)
+    (reason,) = observer.failures.values()
+    assert list(observer.failures) == [LIAR]
     assert reason.startswith("returned a negative variance in '")
 
 
 def test_a_poisoned_update_is_named_and_measured(caplog: pytest.LogCaptureFixture) -> None:
     """With plain FedAvg top-1 falls, and nothing else would say why."""
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
-        seen = fit(liar(everywhere(5.0)), rounds=1)
-    (said,) = [r.getMessage() for r in caplog.records if "unusual" in r.getMessage()]
-    assert said.startswith(f"round 1: client {LIAR} returned an unusual update")
-    (event,) = seen.events
+        observer = fit(liar(everywhere(5.0)), rounds=1)
+    (warning,) = [r.getMessage() for r in caplog.records if "unusual" in r.getMessage()]
+    assert warning.startswith(f"round 1: client {LIAR} returned an unusual update")
+    (event,) = observer.events
     norms = {int(c): n for c, n in json.loads(event.row["update_norm_by_client"]).items()}
     assert norms == event.update_norms
     assert max(norms, key=lambda client: norms[client]) == LIAR
@@ -95,13 +95,13 @@ def test_a_poisoned_update_is_named_and_measured(caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize("value", [1e3, 9e5])
 def test_an_absurd_update_is_left_out_of_the_average(value: float) -> None:
     """With 1e3 top-1 would fall from 0.803 to 0.313; with 9e5 the honest would be blamed."""
-    seen = fit(liar(everywhere(value)))
-    assert list(seen.failures) == [LIAR]
-    assert seen.failures[LIAR].endswith(
+    observer = fit(liar(everywhere(value)))
+    assert list(observer.failures) == [LIAR]
+    assert observer.failures[LIAR].endswith(
         f"more than 1000 times the median of the round's, with numbers up to {value:.3g}"
     )
-    assert seen.accuracy > SOUND
-    assert all(event.update_norms[LIAR] > 0 for event in seen.events)
+    assert observer.accuracy > SOUND
+    assert all(event.update_norms[LIAR] > 0 for event in observer.events)
 
 
 class Patches(nn.Linear):
@@ -118,8 +118,8 @@ def test_of_two_clients_none_is_absurd() -> None:
     clients = [kind(Patches(16, 4), rows, batch_size=4) for kind in kinds]
     upper = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     strategy = SFL(upper, num_classes=2, device="cpu")
-    said = r"round 2: .*\(round 1 averaged an unusual update of client 1, which may be why\)"
-    with pytest.raises(LinkError, match=said):
+    message = r"round 2: .*\(round 1 averaged an unusual update of client 1, which may be why\)"
+    with pytest.raises(LinkError, match=message):
         strategy.fit(clients, 2)
 
 
@@ -174,18 +174,18 @@ def test_an_update_of_more_than_ten_times_the_median_is_named(
         return {name: began[name] + scale * (t - began[name]) for name, t in arrays.items()}
 
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
-        seen = fit(liar(scaled), rounds=1)
-    assert seen.events[0].row["update_norm_ratio"] == pytest.approx(times, rel=1e-3)
+        observer = fit(liar(scaled), rounds=1)
+    assert observer.events[0].row["update_norm_ratio"] == pytest.approx(times, rel=1e-3)
     assert any("unusual" in r.getMessage() for r in caplog.records) == named
 
 
 def test_where_most_change_nothing_nobody_is_named(caplog: pytest.LogCaptureFixture) -> None:
     """The only client that learns is no fault, and no attempt to spoil the average."""
-    toy, seen = Toy(clients=3, batch_norm=False), Rounds()
+    toy, observer = Toy(clients=3, batch_norm=False), Rounds()
     clients = [*toy.make_clients(sgd(0.0))[:2], toy.make_clients(sgd(0.1))[2]]
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
-        SFL(toy.upper(), device="cpu", observers=[seen]).fit(clients, 1)
-    (event,) = seen.events
+        SFL(toy.upper(), device="cpu", observers=[observer]).fit(clients, 1)
+    (event,) = observer.events
     assert [norm > 0 for norm in event.update_norms.values()] == [False, False, True]
     assert event.row["update_norm_ratio"] is None
     assert not [text for text in caplog.messages if "unusual" in text]
@@ -195,16 +195,16 @@ def test_honest_updates_are_measured_and_nobody_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
-        seen = fit(None, rounds=2)
+        observer = fit(None, rounds=2)
     assert not caplog.records
-    for event in seen.events:
+    for event in observer.events:
         assert sorted(event.update_norms) == [0, 1, 2, 3, 4]
         assert 1 <= event.row["update_norm_ratio"] < 3
 
 
 def test_the_norm_is_that_of_the_change_without_counters() -> None:
-    toy, seen = Toy(clients=2, examples=8), Rounds()
-    strategy = SFL(toy.upper(), optimizer=sgd(0.1), device="cpu", observers=[seen])
+    toy, observer = Toy(clients=2, examples=8), Rounds()
+    strategy = SFL(toy.upper(), optimizer=sgd(0.1), device="cpu", observers=[observer])
     clients = toy.make_clients(sgd(0.1))
     before = {name: tensor.clone() for name, tensor in clients[0].weights().items()}
     strategy.fit(clients, 1)
@@ -216,34 +216,34 @@ def test_the_norm_is_that_of_the_change_without_counters() -> None:
             if tensor.is_floating_point()
         ]
         expected = float(torch.linalg.vector_norm(torch.cat(changed)))
-        assert seen.events[0].update_norms[index] == pytest.approx(expected)
+        assert observer.events[0].update_norms[index] == pytest.approx(expected)
         assert any(not tensor.is_floating_point() for tensor in before.values())
 
 
 @pytest.mark.parametrize("name", [name for name, _, _ in robust()])
 def test_a_robust_aggregator_of_flower_keeps_the_model_sound(name: str) -> None:
     """One in five returns 1e3 everywhere: FedAvg ends at 0.313, as good as guessing."""
-    ((aggregator, clients),) = [(a, n) for own, a, n in robust() if own == name]
-    seen = fit(liar(everywhere(1e3)), replace(TOY, clients=clients), aggregator=aggregator)
-    assert seen.failures == {}
-    assert seen.accuracy > SOUND
+    ((aggregator, clients),) = [(a, n) for candidate, a, n in robust() if candidate == name]
+    observer = fit(liar(everywhere(1e3)), replace(TOY, clients=clients), aggregator=aggregator)
+    assert observer.failures == {}
+    assert observer.accuracy > SOUND
 
 
 @pytest.mark.parametrize("name", [name for name, _, _ in robust()])
 def test_it_does_so_over_the_stream_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "_question", question)
-    ((aggregator, number),) = [(a, n) for own, a, n in robust() if own == name]
-    toy, seen = replace(TOY, clients=number, examples=8, tests=0), Rounds()
+    ((aggregator, number),) = [(a, n) for candidate, a, n in robust() if candidate == name]
+    toy, observer = replace(TOY, clients=number, examples=8, tests=0), Rounds()
     grid = FakeGrid(app_of(lambda: clients_with(liar(everywhere(1e3)), toy)), number)
     strategy = SFL(
         toy.upper(), aggregator=aggregator, optimizer=sgd(0.1), schedule=constant, device="cpu",
-        observers=[seen], steps_per_round=2,
+        observers=[observer], steps_per_round=2,
         link=OnFakeGrid(StreamLink(address="127.0.0.1:0"), grid),
     )  # fmt: skip
     initial = to_arrays(toy.make_clients()[0].weights())
     result = strategy.start(None, initial, 1)  # type: ignore[arg-type]
     grid.wait()
-    assert seen.failures == {}
+    assert observer.failures == {}
     assert result.arrays is not None
     assert all(np.abs(array.numpy()).max() < 10 for array in result.arrays.values())
 
@@ -272,10 +272,10 @@ def test_an_exaggerated_number_of_examples_is_capped_and_said(
     expected = honest.mean(0) * 4 / 104
     averaged = torch.tensor(result.arrays["position"].numpy())
     torch.testing.assert_close(averaged, expected)
-    said = [r.getMessage() for r in caplog.records if "in averages" in r.getMessage()]
+    warnings = [r.getMessage() for r in caplog.records if "in averages" in r.getMessage()]
     assert (
         f"client {LIAR} says that it has {MANY} examples; in averages it counts as 4800"
-        in (said[0])
+        in (warnings[0])
     )
 
 
@@ -288,23 +288,23 @@ def test_it_is_said_once_a_run(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_client_whose_epsilon_is_infinite_stays_in_an_average() -> None:
     unbounded = liar(metrics=lambda metrics: {**metrics, "epsilon": math.inf})
-    seen = fit(unbounded, replace(TOY, clients=1), rounds=1)
-    assert seen.failures == {}
-    assert seen.events[0].row["train_epsilon"] == math.inf
+    observer = fit(unbounded, replace(TOY, clients=1), rounds=1)
+    assert observer.failures == {}
+    assert observer.events[0].row["train_epsilon"] == math.inf
 
 
-@pytest.mark.parametrize("strategy", [PSL, CutMixSL])
+@pytest.mark.parametrize("kind", [PSL, CutMixSL])
 def test_half_an_example_costs_its_client_where_nothing_is_averaged(
-    strategy: type[SplitStrategy],
+    kind: type[SplitStrategy],
 ) -> None:
     """Its weight is 0, by whose sum the run would divide."""
-    seen = Rounds()
-    kind = liar(metrics=lambda metrics: {"num-examples": 0.5, "train-loss": 1.0})
-    made = strategy(
-        TOY.upper(), optimizer=sgd(0.1), device="cpu", observers=[seen], steps_per_round=1
+    observer = Rounds()
+    liar_kind = liar(metrics=lambda metrics: {"num-examples": 0.5, "train-loss": 1.0})
+    strategy = kind(
+        TOY.upper(), optimizer=sgd(0.1), device="cpu", observers=[observer], steps_per_round=1
     )
-    made.fit(clients_with(kind), 2)
-    assert [event.failures for event in seen.events] == [
+    strategy.fit(clients_with(liar_kind), 2)
+    assert [event.failures for event in observer.events] == [
         {LIAR: "has 0.5 examples now, and said 48 before"}
     ] * 2
 
@@ -322,9 +322,9 @@ def test_half_an_example_costs_its_client_where_nothing_is_averaged(
 def test_a_metric_that_others_lack_costs_nobody_anything(change: Any, clients: int) -> None:
     """Of two clients the one with the lower index has no priority."""
     toy = replace(TOY, clients=clients)
-    seen = fit(liar(metrics=change), toy, rounds=2)
-    assert seen.failures == {}
-    assert all(len(event.update_norms) == clients for event in seen.events)
+    observer = fit(liar(metrics=change), toy, rounds=2)
+    assert observer.failures == {}
+    assert all(len(event.update_norms) == clients for event in observer.events)
 
 
 def test_of_two_clients_the_one_that_says_less_stays_too() -> None:
@@ -334,9 +334,9 @@ def test_of_two_clients_the_one_that_says_less_stays_too() -> None:
 
 def test_who_lacks_what_most_say_is_left_out() -> None:
     less = liar(metrics=lambda metrics: {"num-examples": metrics["num-examples"]})
-    seen = fit(less, rounds=1)
+    observer = fit(less, rounds=1)
     lacks = "'num-steps' is missing or of another length"
-    assert seen.failures == {
+    assert observer.failures == {
         LIAR: f"returned not all of the metrics that most clients did: {lacks}"
     }
 
@@ -344,8 +344,8 @@ def test_who_lacks_what_most_say_is_left_out() -> None:
 def test_the_run_is_as_long_as_others_make_it() -> None:
     """A liar's data set counts as 100 times the median's, in the number of steps as in weights."""
     kind = liar(metrics=lambda metrics: {**metrics, "num-examples": MANY}, num_examples=MANY)
-    seen = fit(kind, replace(TOY, tests=0, examples=4), rounds=1, steps_per_round=None)
-    assert seen.events[0].steps == round((4 * 1 + 100) / 5)
+    observer = fit(kind, replace(TOY, tests=0, examples=4), rounds=1, steps_per_round=None)
+    assert observer.events[0].steps == round((4 * 1 + 100) / 5)
 
 
 def test_enough_rounds_are_measured() -> None:

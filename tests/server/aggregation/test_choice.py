@@ -47,15 +47,15 @@ def test_aggregators_that_need_client_code_are_refused(make: Any, sentence: str)
 def test_an_aggregator_by_name_is_that_of_flower_and_takes_a_single_node(
     name: AggregatorName,
 ) -> None:
-    made: Any = LowerAggregator(make_aggregator(name)).strategy
-    assert type(made) is getattr(flower, name)
-    assert ANY_NODES.items() <= vars(made).items()
+    strategy: Any = LowerAggregator(make_aggregator(name)).strategy
+    assert type(strategy) is getattr(flower, name)
+    assert ANY_NODES.items() <= vars(strategy).items()
 
 
 def test_a_strategy_of_split_learning_is_no_aggregator() -> None:
     """Otherwise it would fail in the first round, with a message about a link."""
-    own = SFL(Toy().upper(), device="cpu")
-    for aggregator in (own, noisy(own)):
+    strategy = SFL(Toy().upper(), device="cpu")
+    for aggregator in (strategy, noisy(strategy)):
         with pytest.raises(AggregatorError, match="SFL runs rounds of split learning, and aggreg"):
             SFL(Toy().upper(), aggregator=aggregator, device="cpu")
 

@@ -39,8 +39,8 @@ def fitted(
     aggregator: flower.Strategy | None = None, kind: type[SFL] = SFL, initial: Any = None
 ) -> dict[str, NDArray[Any]]:
     """Return the lower segment after two rounds with clients of float32."""
-    own: dict[str, Any] = {} if aggregator is None else {"aggregator": aggregator}
-    strategy = kind(TOY.upper().float(), device="cpu", optimizer=sgd(0.1), **own)
+    options: dict[str, Any] = {} if aggregator is None else {"aggregator": aggregator}
+    strategy = kind(TOY.upper().float(), device="cpu", optimizer=sgd(0.1), **options)
     clients = []
     for client in range(TOY.clients):
         data = Examples(TOY.data(client).inputs.float(), TOY.data(client).labels)
@@ -51,27 +51,29 @@ def fitted(
 
 def test_what_a_server_optimizer_widens_is_as_the_clients_sent_it() -> None:
     """Otherwise buffers of float32 would become float64."""
-    kept = fitted(make_aggregator("FedAdam"))
-    dtypes = {name: str(array.dtype) for name, array in kept.items()}
+    arrays = fitted(make_aggregator("FedAdam"))
+    dtypes = {name: str(array.dtype) for name, array in arrays.items()}
     assert dtypes.pop("norm.num_batches_tracked") == "int64"
     assert set(dtypes.values()) == {"float32"}
 
 
-@pytest.mark.parametrize(("dtype", "told"), [("float16", 1), ("float64", 0), ("longdouble", 0)])
+@pytest.mark.parametrize(("dtype", "times"), [("float16", 1), ("float64", 0), ("longdouble", 0)])
 @pytest.mark.parametrize("overridden", [False, True], ids=["aggregator", "strategy"])
 def test_another_width_is_cast_back_and_a_narrower_one_told_once(
-    dtype: str, told: int, overridden: bool, caplog: pytest.LogCaptureFixture
+    dtype: str, times: int, overridden: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     def change(array: NDArray[Any]) -> NDArray[Any]:
         return array.astype(dtype) if array.dtype.kind == "f" else array
 
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
         aggregator = None if overridden else returning(flower.FedAvg, change)(**ANY_NODES)
-        kept = fitted(aggregator, returning(SFL, change) if overridden else SFL)
-    assert {str(a.dtype) for a in kept.values()} == {"float32", "int64"}
-    said = [r.getMessage() for r in caplog.records if "float16" in r.getMessage()]
-    assert len(said) == told
-    assert all("Own returns 'position' as float16, narrower than the cl" in one for one in said)
+        arrays = fitted(aggregator, returning(SFL, change) if overridden else SFL)
+    assert {str(a.dtype) for a in arrays.values()} == {"float32", "int64"}
+    warnings = [r.getMessage() for r in caplog.records if "float16" in r.getMessage()]
+    assert len(warnings) == times
+    assert all(
+        "Own returns 'position' as float16, narrower than the cl" in warning for warning in warnings
+    )
 
 
 @pytest.mark.parametrize("dtype", ["int8", "bool", "complex64", "S4"])
@@ -90,27 +92,27 @@ def test_weights_of_another_kind_are_refused(dtype: str, overridden: bool) -> No
 
 def test_whole_numbers_that_a_strategy_averages_itself_are_whole_again() -> None:
     """Clients cut their fractions off."""
-    kept = fitted(kind=returning(SFL, lambda array: np.asarray(array - np.float32(1e-5))))
-    assert kept["norm.num_batches_tracked"].dtype == np.int64
-    assert int(kept["norm.num_batches_tracked"]) == 6
+    arrays = fitted(kind=returning(SFL, lambda array: np.asarray(array - np.float32(1e-5))))
+    assert arrays["norm.num_batches_tracked"].dtype == np.int64
+    assert int(arrays["norm.num_batches_tracked"]) == 6
 
 
 @pytest.mark.parametrize(
-    ("dimensions", "number", "said"),
+    ("dimensions", "number", "message"),
     [
         (2, 1e300, "'position' has numbers that float32"),
         (0, np.nan, "tracked' has numbers that int64"),
     ],
 )
 def test_numbers_that_the_clients_dtype_has_not_are_refused(
-    dimensions: int, number: float, said: str
+    dimensions: int, number: float, message: str
 ) -> None:
     """Weights would become infinite, and a count -9223372036854775808."""
 
     def change(array: NDArray[Any]) -> NDArray[Any]:
         return np.full(array.shape, number) if array.ndim == dimensions else array
 
-    with pytest.raises(AggregatorError, match=said):
+    with pytest.raises(AggregatorError, match=message):
         fitted(returning(flower.FedAvg, change)(**ANY_NODES))
 
 
@@ -127,14 +129,14 @@ def test_narrow_averages_of_whole_numbers_are_no_narrow_weights(
 
 def test_narrow_initial_arrays_do_not_narrow_averages() -> None:
     """The average of every round would be rounded to float16."""
-    given = TOY.lower().float().state_dict()
+    state = TOY.lower().float().state_dict()
     initial = ArrayRecord(
         {
             name: Array(t.half().numpy() if t.is_floating_point() else t.numpy())
-            for name, t in given.items()
+            for name, t in state.items()
         }
     )
-    kept = fitted(initial=initial)
-    floats = {name: array for name, array in kept.items() if array.dtype.kind == "f"}
+    arrays = fitted(initial=initial)
+    floats = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
     assert {str(array.dtype) for array in floats.values()} == {"float32"}
     assert any((a != a.astype(np.float16)).any() for a in floats.values())

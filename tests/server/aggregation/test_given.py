@@ -57,9 +57,9 @@ class Stops(Observer):
 
 
 def sfl(run: Run, aggregator: flower.Strategy, *observers: Observer) -> SFL:
-    own = Run.open(run.id, home=run.path.parent.parent)
+    reopened = Run.open(run.id, home=run.path.parent.parent)
     return SFL(
-        TOY.upper(), device="cpu", steps_per_round=1, run=own, aggregator=aggregator,
+        TOY.upper(), device="cpu", steps_per_round=1, run=reopened, aggregator=aggregator,
         observers=observers,
     )  # fmt: skip
 
@@ -111,8 +111,8 @@ def test_an_option_that_is_given_anew_holds_in_a_resumed_run(
     again = flower.FedAdam(eta=0.001, **ANY_NODES)
     sfl(run, again).fit(TOY.make_clients(), 3)
     assert again.eta == 0.001
-    said = "FedAdam.eta = 0.001, as given now; the run began with 0.1"
-    assert [said in text for text in caplog.messages].count(True) == 1
+    warning = "FedAdam.eta = 0.001, as given now; the run began with 0.1"
+    assert [warning in text for text in caplog.messages].count(True) == 1
     assert caplog.text.count("as given now") == 1
     assert again.m_t is not None  # the moments go on
     caplog.clear()
@@ -125,13 +125,15 @@ def test_an_option_that_is_given_anew_holds_in_a_resumed_run(
 def test_noise_that_is_given_anew_is_not_weakened(caplog: pytest.LogCaptureFixture) -> None:
     """A noise multiplier of 4 does not become the 0.5 of the checkpoint."""
     state = LowerAggregator(private(0.5)).state()
-    for given in (4.0, 4):
+    for multiplier in (4.0, 4):
         caplog.clear()
-        aggregator = private(given)
+        aggregator = private(multiplier)
         LowerAggregator(aggregator).restore(state)
-        assert aggregator.noise_multiplier == given
-        (said,) = caplog.messages
-        assert "FixedClipping.noise_multiplier = 4.0, as given now; the run began with 0.5" in said
+        assert aggregator.noise_multiplier == multiplier
+        (warning,) = caplog.messages
+        assert (
+            "FixedClipping.noise_multiplier = 4.0, as given now; the run began with 0.5" in warning
+        )
 
 
 def test_an_option_of_a_wrapped_strategy_holds_too(caplog: pytest.LogCaptureFixture) -> None:
@@ -143,16 +145,16 @@ def test_an_option_of_a_wrapped_strategy_holds_too(caplog: pytest.LogCaptureFixt
     assert "FedAdam.eta = 0.001, as given now; the run began with 0.1" in caplog.text
 
 
-@pytest.mark.parametrize("given", [1.0, 1, None])
+@pytest.mark.parametrize("lr", [1.0, 1, None])
 def test_what_the_aggregator_changes_goes_on(
-    given: float | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    lr: float | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = sfl(new_run(tmp_path), Decaying(given)).fit(TOY.make_clients(), 4)
+    whole = sfl(new_run(tmp_path), Decaying(lr)).fit(TOY.make_clients(), 4)
     run = new_run(tmp_path)
     for server_round in (2, 4):
         with pytest.raises(KeyboardInterrupt):
-            sfl(run, Decaying(given), Stops(server_round)).fit(TOY.make_clients(), 4)
-    last = Decaying(given)
+            sfl(run, Decaying(lr), Stops(server_round)).fit(TOY.make_clients(), 4)
+    last = Decaying(lr)
     parts = sfl(run, last).fit(TOY.make_clients(), 4)
     assert last.lr == pytest.approx(0.9**4)
     assert averaged(parts) == averaged(whole)
@@ -213,14 +215,14 @@ def test_a_value_given_as_it_has_become_goes_on_however_often_it_is_given(
     """The second command that gives it is no change that takes back what has come since."""
     run = new_run(tmp_path)
     sfl(run, first := Decaying()).fit(TOY.make_clients(), 2)
-    given = first.lr
+    lr = first.lr
     for rounds in (3, 4, 5):
-        sfl(run, last := Decaying(given)).fit(TOY.make_clients(), rounds)
+        sfl(run, last := Decaying(lr)).fit(TOY.make_clients(), rounds)
         assert last.lr == pytest.approx(0.9**rounds)
     assert "as given now" not in caplog.text
     sfl(run, last := Decaying(1.0)).fit(TOY.make_clients(), 6)  # which is now another one
     assert last.lr == pytest.approx(0.9)
-    assert f"= 1.0, as given now; the run began with {given}" in caplog.text
+    assert f"= 1.0, as given now; the run began with {lr}" in caplog.text
 
 
 def test_a_first_round_that_is_repeated_begins_with_what_was_given(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def record(variance: float, batches: int) -> ArrayRecord:
 
 def replies_to(aggregator: LowerAggregator) -> list[Message]:
     """Return two clients' replies to the aggregator's messages of round 1."""
-    asked = aggregator.configure(1, record(1.0, 0), ConfigRecord(), None, [1, 2])
+    requests = aggregator.configure(1, record(1.0, 0), ConfigRecord(), None, [1, 2])
     return [
         Message(
             RecordDict(
@@ -98,20 +98,20 @@ def replies_to(aggregator: LowerAggregator) -> list[Message]:
             reply_to=message,
         )
         for message, variance, batches, examples in zip(
-            asked, (0.1, 0.2), (4, 8), (30, 10), strict=True
+            requests, (0.1, 0.2), (4, 8), (30, 10), strict=True
         )
     ]
 
 
-@pytest.mark.parametrize(("kind", "told"), [(flower.FedAvg, 0), (flower.FedAdam, 1)])
+@pytest.mark.parametrize(("kind", "times"), [(flower.FedAvg, 0), (flower.FedAdam, 1)])
 def test_a_wrapped_server_optimizer_that_steps_on_statistics_is_told_once(
-    kind: Any, told: int, caplog: pytest.LogCaptureFixture
+    kind: Any, times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     aggregator = LowerAggregator(noisy(kind(**ANY_NODES)))
     for _ in range(2):
         aggregator.aggregate(1, replies_to(aggregator))
-    said = f"{kind.__name__} within DifferentialPrivacyServerSideFixedClipping takes its step on"
-    assert caplog.text.count(said) == told
+    warning = f"{kind.__name__} within DifferentialPrivacyServerSideFixedClipping takes its step on"
+    assert caplog.text.count(warning) == times
 
 
 def test_a_wrapped_server_optimizer_of_a_model_without_statistics_is_not_told_of(
@@ -120,8 +120,8 @@ def test_a_wrapped_server_optimizer_of_a_model_without_statistics_is_not_told_of
     aggregator = LowerAggregator(noisy(flower.FedAdam(**ANY_NODES)))
     before, after = (ArrayRecord({"weight": Array(np.full(2, n, np.float32))}) for n in (1, 2))
     content = RecordDict({"arrays": after, "metrics": MetricRecord({"num-examples": 1})})
-    (asked,) = aggregator.configure(1, before, ConfigRecord(), None, [1])
-    aggregator.aggregate(1, [Message(content, reply_to=asked)])
+    (request,) = aggregator.configure(1, before, ConfigRecord(), None, [1])
+    aggregator.aggregate(1, [Message(content, reply_to=request)])
     assert "takes its step on" not in caplog.text
 
 
@@ -166,12 +166,12 @@ def test_fedavgm_begins_a_run_with_the_runs_weights() -> None:
     for weight in (0.0, 5.0):
         aggregator.begin()
         for server_round in (1, 2):
-            (asked,) = aggregator.configure(
+            (request,) = aggregator.configure(
                 server_round, arrays_of(weight), ConfigRecord(), None, [0]
             )
             metrics = MetricRecord({"num-examples": 1})
             content = RecordDict({"arrays": arrays_of(weight + 1), "metrics": metrics})
-            arrays, _ = aggregator.aggregate(server_round, [Message(content, reply_to=asked)])
+            arrays, _ = aggregator.aggregate(server_round, [Message(content, reply_to=request)])
             assert arrays is not None
             momentum = 0.9 * momentum + 1  # it goes on in the second run
             weight += momentum
@@ -192,9 +192,9 @@ def test_fedmedian_takes_the_median_of_the_lower_segments() -> None:
     assert result.arrays is not None
     aggregated = to_tensors(result.arrays)
     for name in dict(clients[0].segment.named_parameters()):
-        own = np.stack([client.segment.state_dict()[name].numpy() for client in clients])
-        np.testing.assert_array_equal(aggregated[name].numpy(), np.median(own, axis=0))
-        assert np.ptp(own, axis=0).any()
+        by_client = np.stack([client.segment.state_dict()[name].numpy() for client in clients])
+        np.testing.assert_array_equal(aggregated[name].numpy(), np.median(by_client, axis=0))
+        assert np.ptp(by_client, axis=0).any()
 
 
 def test_krum_picks_one_of_the_lower_segments() -> None:
@@ -218,8 +218,8 @@ def test_an_averaged_round_starts_from_one_segment_and_an_unaveraged_one_from_ea
     for kind, same in ((SFL, True), (PSL, False)):
         clients = toy.make_clients(sgd(0.5), schedule=lambda progress, rounds: float(progress < 1))
         kind(toy.upper(), optimizer=sgd(0.5), device="cpu").fit(clients, 2)
-        held = {bytes(c.segment.state_dict()["position"].numpy().data) for c in clients}
-        assert len(held) == (1 if same else 3)
+        positions = {bytes(c.segment.state_dict()["position"].numpy().data) for c in clients}
+        assert len(positions) == (1 if same else 3)
 
 
 def numbers(seed: int) -> dict[str, np.ndarray]:
@@ -324,9 +324,9 @@ def test_an_aggregator_that_makes_nan_is_named(number: float) -> None:
         def aggregate_train(self, *arguments: Any) -> Any:
             arrays, metrics = super().aggregate_train(*arguments)
             assert arrays is not None
-            own = {name: array.numpy().copy() for name, array in arrays.items()}
-            next(iter(own.values())).flat[0] = number
-            return ArrayRecord({name: Array(array) for name, array in own.items()}), metrics
+            copies = {name: array.numpy().copy() for name, array in arrays.items()}
+            next(iter(copies.values())).flat[0] = number
+            return ArrayRecord({name: Array(array) for name, array in copies.items()}), metrics
 
     toy = Toy()
     strategy = SFL(toy.upper(), device="cpu", aggregator=Own(**ANY_NODES))

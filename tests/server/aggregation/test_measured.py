@@ -50,11 +50,11 @@ def test_tables_and_masks_come_back_as_they_were(name: AggregatorName, clients: 
     """An average of 7, 7 and 7 may be 6.9999999, which would become the index 6."""
     data: Any = TensorDataset(torch.randn(8, 4, 3), torch.arange(8) % 2)
     segment, upper = Permuting(), nn.Sequential(nn.Flatten(), nn.Linear(4 * 256, 2))
-    own = [SplitClient(deepcopy(segment), data, batch_size=4) for _ in range(clients)]
+    participants = [SplitClient(deepcopy(segment), data, batch_size=4) for _ in range(clients)]
     strategy = SFL(upper, num_classes=2, device="cpu", aggregator=make_aggregator(name))
-    result = strategy.fit(own, 2)
+    result = strategy.fit(participants, 2)
     before = segment.state_dict()
-    for after in (client.segment.state_dict() for client in own):
+    for after in (client.segment.state_dict() for client in participants):
         assert torch.equal(after["order"], before["order"])
         assert torch.equal(after["mask"], before["mask"])
         assert not torch.equal(after["linear.weight"], before["linear.weight"])
@@ -83,7 +83,7 @@ def test_a_server_optimizer_moves_no_array_that_no_client_has_changed(
     """Steps by the rounding of their average would move a constant in 100 rounds."""
     segment, upper = PartlyFrozen(), nn.Sequential(nn.Flatten(), nn.Linear(4 * 8, 2))
     sizes = (8, 12, 28)  # an average by these is rounded
-    own = [
+    participants = [
         SplitClient(
             deepcopy(segment),
             TensorDataset(torch.randn(n, 4, 3), torch.arange(n) % 2),
@@ -92,11 +92,11 @@ def test_a_server_optimizer_moves_no_array_that_no_client_has_changed(
         for n in sizes
     ]
     strategy = SFL(upper, num_classes=2, device="cpu", aggregator=make_aggregator(name))
-    strategy.fit(own, 5)
+    strategy.fit(participants, 5)
     before = segment.state_dict()
-    for after in (client.segment.state_dict() for client in own):
-        for kept in ("frozen.weight", "frozen.bias", "mean"):
-            assert torch.equal(after[kept], before[kept])
+    for after in (client.segment.state_dict() for client in participants):
+        for constant in ("frozen.weight", "frozen.bias", "mean"):
+            assert torch.equal(after[constant], before[constant])
         assert not torch.equal(after["linear.weight"], before["linear.weight"])
 
 
@@ -110,7 +110,7 @@ AGGREGATORS: dict[str, flower.Strategy] = {
 
 
 def aggregate(
-    aggregator: LowerAggregator, sent: list[Any], began: Any, server_round: int = 1
+    aggregator: LowerAggregator, salts: list[Any], began: Any, server_round: int = 1
 ) -> Any:
     """Return what becomes of the array "salt" that each client sends, with unequal weights."""
 
@@ -118,8 +118,8 @@ def aggregate(
         weights = Array(np.full(2, weight, np.float32))
         return ArrayRecord({"weight": weights, "salt": Array(np.asarray(salt))})
 
-    nodes = list(range(len(sent)))
-    asked = aggregator.configure(server_round, content(began, 0.0), ConfigRecord(), None, nodes)
+    nodes = list(range(len(salts)))
+    requests = aggregator.configure(server_round, content(began, 0.0), ConfigRecord(), None, nodes)
     replies = [
         Message(
             RecordDict(
@@ -130,7 +130,7 @@ def aggregate(
             ),
             reply_to=message,
         )
-        for client, (message, salt) in enumerate(zip(asked, sent, strict=True))
+        for client, (message, salt) in enumerate(zip(requests, salts, strict=True))
     ]
     arrays, _ = aggregator.aggregate(server_round, replies)
     assert arrays is not None
@@ -147,18 +147,18 @@ def test_whole_numbers_that_all_clients_sent_alike_come_back_exactly(name: str, 
     assert after[:3].tolist() == salt[0][:3].tolist()
 
 
-@pytest.mark.parametrize(("large", "told"), [(2**53, 0), (2**53 + 1, 1), (-(2**53) - 1, 1)])
+@pytest.mark.parametrize(("large", "times"), [(2**53, 0), (2**53 + 1, 1), (-(2**53) - 1, 1)])
 def test_an_average_of_numbers_too_large_for_it_is_told_once(
-    large: int, told: int, caplog: pytest.LogCaptureFixture
+    large: int, times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     aggregator = LowerAggregator(make_aggregator("FedAvg"))
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
         for server_round in (1, 2):
-            sent = [np.array([large]), np.array([0])]
-            aggregate(aggregator, sent, np.zeros(1, int), server_round)
-    said = [r.getMessage() for r in caplog.records if "beyond 2^53" in r.getMessage()]
-    assert len(said) == told
-    assert all("'salt'" in words for words in said)
+            salts = [np.array([large]), np.array([0])]
+            aggregate(aggregator, salts, np.zeros(1, int), server_round)
+    warnings = [r.getMessage() for r in caplog.records if "beyond 2^53" in r.getMessage()]
+    assert len(warnings) == times
+    assert all("'salt'" in words for words in warnings)
 
 
 @pytest.mark.parametrize(("began", "comes_back"), [(HUGE, True), (0, False)])
@@ -182,13 +182,13 @@ def test_a_lower_segment_without_weights_cannot_be_averaged() -> None:
 
 def test_noise_makes_no_variance_negative() -> None:
     names = ("bn.running_var", "bn.running_mean", "weight")
-    made = {
+    clipped = {
         name: without_negative_variances(name, Array(np.array([-0.5, 2.0], np.float32)))
         .numpy()
         .tolist()
         for name in names
     }
-    assert made == dict(zip(names, [[0.0, 2.0], [-0.5, 2.0], [-0.5, 2.0]], strict=True))
+    assert clipped == dict(zip(names, [[0.0, 2.0], [-0.5, 2.0], [-0.5, 2.0]], strict=True))
 
 
 class OfChosenWeight(SplitClient):
@@ -206,21 +206,23 @@ def test_statistics_are_weighted_as_the_aggregator_is_told(name: str) -> None:
     """A server optimizer's, too, go by its weighted_by_key."""
     toy = Toy(clients=2)
     clients = toy.make_clients(sgd(0.1), OfChosenWeight)
-    own = getattr(flower, name)(weighted_by_key="q", **ANY_NODES)
+    aggregator = getattr(flower, name)(weighted_by_key="q", **ANY_NODES)
     clients[1].q = 0  # type: ignore[attr-defined]
-    sent: list[Any] = []
+    client_weights: list[Any] = []
 
     class Watching(SFL):
         def aggregate_train(self, server_round: int, replies: Any) -> Any:
             replies = list(replies)
-            sent.extend(to_tensors(dict(r.content.array_records)["arrays"]) for r in replies)
+            client_weights.extend(
+                to_tensors(dict(r.content.array_records)["arrays"]) for r in replies
+            )
             return super().aggregate_train(server_round, replies)
 
-    strategy = Watching(toy.upper(), device="cpu", optimizer=sgd(0.1), aggregator=own)
+    strategy = Watching(toy.upper(), device="cpu", optimizer=sgd(0.1), aggregator=aggregator)
     after = to_tensors(strategy.fit(clients, 1).arrays)
     for part in ("norm.running_mean", "norm.running_var"):
-        assert torch.equal(after[part], sent[0][part])
-        assert not torch.equal(after[part], sent[1][part])
+        assert torch.equal(after[part], client_weights[0][part])
+        assert not torch.equal(after[part], client_weights[1][part])
 
 
 @pytest.mark.parametrize("q", [None, 0, [1.0]], ids=str)
@@ -233,8 +235,8 @@ def test_weights_that_are_none_are_the_aggregators_to_refuse(q: Any) -> None:
         for client in clients:
             client.q = q  # type: ignore[attr-defined]
         kind = flower.FedAdam if optimizer else flower.FedAvg
-        own = kind(weighted_by_key="p" if q is None else "q", **ANY_NODES)
-        strategy = SFL(toy.upper(), device="cpu", optimizer=sgd(0.1), aggregator=own)
+        aggregator = kind(weighted_by_key="p" if q is None else "q", **ANY_NODES)
+        strategy = SFL(toy.upper(), device="cpu", optimizer=sgd(0.1), aggregator=aggregator)
         for client in clients if q is None else ():
             client.q = 1  # type: ignore[attr-defined]
         with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever flwr raises

@@ -53,7 +53,7 @@ def test_an_aggregator_that_waits_for_more_nodes_is_an_error_not_a_wait(
 
 
 @pytest.mark.parametrize(
-    ("aggregator", "told"),
+    ("aggregator", "starts"),
     [
         (flower.FedAdam(), ["min_nodes is 1, but FedAdam requires 2 nodes (min_train_nodes or"]),
         (make_aggregator("FedAdam"), []),
@@ -62,10 +62,12 @@ def test_an_aggregator_that_waits_for_more_nodes_is_an_error_not_a_wait(
     ],
 )
 def test_minima_beyond_min_nodes_are_told_before_a_round_is_too_small(
-    aggregator: Any, told: list[str], caplog: pytest.LogCaptureFixture
+    aggregator: Any, starts: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     warn_of_minima(aggregator, 1, "min_nodes")
-    assert [said[: len(own)] for said, own in zip(caplog.messages, told, strict=True)] == told
+    assert [
+        message[: len(start)] for message, start in zip(caplog.messages, starts, strict=True)
+    ] == starts
 
 
 class Waiting(flower.FedAvg):

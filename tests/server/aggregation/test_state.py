@@ -42,6 +42,6 @@ def test_a_state_that_no_checkpoint_can_hold_is_told_once(
     aggregator = LowerAggregator(Mine(optimizer))
     state = aggregator.state()
     assert aggregator.state().keys() == state.keys()
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert "state of Mine.part" in told
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "state of Mine.part" in warning
     aggregator.restore(state)

@@ -62,16 +62,16 @@ def test_a_lost_client_costs_the_round_and_not_the_run(
 ) -> None:
     """One of seven is lost."""
     toy = Toy(clients=NEEDED)
-    seen = Begins()
-    result = bulyan(toy, observers=[seen]).fit(clients_of(toy, [lost]), 3)
-    segments = [*seen.segments, to_tensors(result.arrays)]
+    observer = Begins()
+    result = bulyan(toy, observers=[observer]).fit(clients_of(toy, [lost]), 3)
+    segments = [*observer.segments, to_tensors(result.arrays)]
     changes = [
         any(not torch.equal(after[name], t) for name, t in before.items())
         for before, after in pairwise(segments)
     ]
     assert changes == [number != lost for number in (1, 2, 3)]
-    said = f"round {lost}: Bulyan made nothing of the weights of 6 clients; the next"
-    assert [said in message for message in caplog.messages].count(True) == 1
+    warning = f"round {lost}: Bulyan made nothing of the weights of 6 clients; the next"
+    assert [warning in message for message in caplog.messages].count(True) == 1
 
 
 def test_too_few_clients_from_the_beginning_are_an_error() -> None:

@@ -17,16 +17,16 @@ def read(loss: float, examples: int = 1, **scores: float) -> ReadScores:
     return ReadScores(examples, {"accuracy": 0.5, "loss": loss, **scores})
 
 
-def combined(*reads: ReadScores, told: Once | None = None) -> dict[str, float]:
+def combined(*reads: ReadScores, once: Once | None = None) -> dict[str, float]:
     scored = dict(enumerate(reads))
-    return combine(scored, {c: own.examples for c, own in scored.items()}, told or Once())
+    return combine(scored, {c: scores.examples for c, scores in scored.items()}, once or Once())
 
 
 def test_the_perplexity_is_that_of_the_mean_loss() -> None:
     """A mean of perplexities is that of the worst client: 34.41 beside a loss of 1.2414."""
-    made = combined(read(0.5, 24, perplexity=math.exp(0.5)), read(4.0, 8, perplexity=math.exp(4)))
-    assert made["loss"] == pytest.approx(1.375)
-    assert made["perplexity"] == pytest.approx(math.exp(1.375))
+    scores = combined(read(0.5, 24, perplexity=math.exp(0.5)), read(4.0, 8, perplexity=math.exp(4)))
+    assert scores["loss"] == pytest.approx(1.375)
+    assert scores["perplexity"] == pytest.approx(math.exp(1.375))
 
 
 def test_a_perplexity_of_another_kind_is_averaged_as_any_score() -> None:
@@ -49,12 +49,12 @@ def test_a_score_that_not_all_clients_have_is_named_once(
     others: int, mean: float | None, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without a word, Matthews' correlation could cover half of the clients, or vanish."""
-    told = Once()
+    once = Once()
     reads = [two_classes(0.2), two_classes(0.4), *[read(1.0)] * others]
     with caplog.at_level(logging.WARNING, logger="flwr.splitmix"):
         for _ in range(2):
-            made = combined(*reads, told=told)
-    assert made.get("matthews") == (None if mean is None else pytest.approx(mean))
+            scores = combined(*reads, once=once)
+    assert scores.get("matthews") == (None if mean is None else pytest.approx(mean))
     assert [record.getMessage() for record in caplog.records] == [
         f"'matthews' is a score of {words}"
     ]

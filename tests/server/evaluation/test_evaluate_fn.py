@@ -39,7 +39,7 @@ def test_an_accuracy_of_any_kind_of_number_is_kept(accuracy: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("returned", "message"),
     [
         ((0.5, {"accuracy": 0.3}), "evaluate_fn returned a tuple; needed is a MetricRecord with"),
         (0.3, "evaluate_fn returned a float; needed is a MetricRecord"),
@@ -47,23 +47,23 @@ def test_an_accuracy_of_any_kind_of_number_is_kept(accuracy: Any) -> None:
         ({"accuracy": "0.3"}, "evaluate_fn returned 'accuracy' as a str; metrics are numbers"),
     ],
 )
-def test_what_is_no_metric_is_named(returned: Any, said: str) -> None:
-    with pytest.raises(TypeError, match=said):
+def test_what_is_no_metric_is_named(returned: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         rows(lambda server_round, arrays: returned)
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "told"), [(71.5, 1), (-0.1, 1), (1, 0), (0.0, 0), (math.nan, 0)]
+    ("accuracy", "times"), [(71.5, 1), (-0.1, 1), (1, 0), (0.0, 0), (math.nan, 0)]
 )
 def test_an_accuracy_that_is_no_share_is_told_once(
-    accuracy: float, told: int, caplog: pytest.LogCaptureFixture
+    accuracy: float, times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """71.5 would become a top-1 of 7150 %."""
     strategy = SFL(TOY.upper(), device="cpu", steps_per_round=1)
     strategy.fit(TOY.make_clients(), 3, evaluate_fn=lambda *_: MetricRecord({"accuracy": accuracy}))
-    said = [text for text in caplog.messages if "divide percentages by 100" in text]
-    assert len(said) == told
-    assert all(f"round 1: evaluate_fn returned an accuracy of {accuracy:g}" in s for s in said)
+    warnings = [text for text in caplog.messages if "divide percentages by 100" in text]
+    assert len(warnings) == times
+    assert all(f"round 1: evaluate_fn returned an accuracy of {accuracy:g}" in s for s in warnings)
 
 
 def test_an_evaluation_beside_a_central_one_has_columns_of_its_own() -> None:
@@ -88,7 +88,7 @@ class Streamed(IterableDataset[Any]):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"upper": TOY.upper()}, "upper is ToyUpper; needed is .* strategy.upper"),
         ({"lower": dict(TOY.lower().state_dict())}, "lower is dict; needed is a module like"),
@@ -100,10 +100,10 @@ class Streamed(IterableDataset[Any]):
         ),
     ],
 )
-def test_arguments_of_central_evaluation(changes: dict[str, Any], said: str) -> None:
-    given = {"upper": SFL(TOY.upper()).upper, "lower": TOY.lower(), "data": TOY.test_data(0)}
-    with pytest.raises(TypeError, match=said):
-        central_evaluation(**{**given, **changes})
+def test_arguments_of_central_evaluation(changes: dict[str, Any], message: str) -> None:
+    arguments = {"upper": SFL(TOY.upper()).upper, "lower": TOY.lower(), "data": TOY.test_data(0)}
+    with pytest.raises(TypeError, match=message):
+        central_evaluation(**{**arguments, **changes})
 
 
 @pytest.mark.parametrize("shared", ["weight", "buffer"])

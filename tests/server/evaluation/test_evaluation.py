@@ -42,13 +42,13 @@ def score(lower: torch.nn.Module, upper: torch.nn.Module, data: Any) -> tuple[Te
 
 
 def fit(clients: Any, rounds: int = 1, kind: Any = PSL, **options: Any) -> tuple[Any, Rounds]:
-    seen = Rounds()
+    observer = Rounds()
     strategy = kind(
-        TOY.upper(), optimizer=sgd(0.1), schedule=constant, device="cpu", observers=[seen],
+        TOY.upper(), optimizer=sgd(0.1), schedule=constant, device="cpu", observers=[observer],
         **options,
     )  # fmt: skip
     strategy.fit(clients, rounds)
-    return strategy, seen
+    return strategy, observer
 
 
 def test_federated_evaluation_weights_each_pair_by_its_test_split(
@@ -61,8 +61,8 @@ def test_federated_evaluation_weights_each_pair_by_its_test_split(
         data = client.tests["federated"]
         assert isinstance(data, Examples)
         client.tests["federated"] = Examples(data.inputs[:size], data.labels[:size])
-    strategy, seen = fit(clients, evaluation="federated")
-    evaluation = seen.events[-1].evaluation
+    strategy, observer = fit(clients, evaluation="federated")
+    evaluation = observer.events[-1].evaluation
     assert evaluation is not None
     parts = [score(c.segment, strategy.upper.module, c.tests["federated"]) for c in clients]
     each = [float(hits.double().mean()) for hits, _ in parts]
@@ -109,8 +109,8 @@ def test_clients_are_asked_in_groups_if_their_tests_are_more_than_fits(
         (row,) = strategy.rows
         return calls.asked, [row[name] for name in ("accuracy", "eval_loss", "accuracy_spread")]
 
-    asked, result = run()
-    assert asked == [[0, 1, 2, 3, 4]] * 2
+    groups, result = run()
+    assert groups == [[0, 1, 2, 3, 4]] * 2
     monkeypatch.setattr(module, "AT_ONCE", 1)
     # Then as many as a training step holds: it has 5 batches of 4, and a test batch has 6.
     assert run() == ([[0, 1, 2], [3, 4]] * 2, result)
@@ -124,8 +124,8 @@ def test_the_spread_is_that_of_examples_and_not_of_clients() -> None:
 def test_benchmark_evaluation_is_the_mean_over_pairs_on_common_data() -> None:
     common = TOY.test_data(0)
     clients = TOY.make_clients(sgd(0.1), benchmark_data=common)
-    strategy, seen = fit(clients, evaluation="benchmark")
-    evaluation = seen.events[-1].evaluation
+    strategy, observer = fit(clients, evaluation="benchmark")
+    evaluation = observer.events[-1].evaluation
     assert evaluation is not None
     each = [
         float(score(c.segment, strategy.upper.module, common)[0].double().mean()) for c in clients
@@ -136,21 +136,21 @@ def test_benchmark_evaluation_is_the_mean_over_pairs_on_common_data() -> None:
 
 
 def test_central_evaluation_scores_the_average() -> None:
-    data, seen = TOY.test_data(0), Rounds()
+    data, observer = TOY.test_data(0), Rounds()
     assert data is not None
-    strategy = SFL(TOY.upper(), optimizer=sgd(0.1), device="cpu", observers=[seen])
+    strategy = SFL(TOY.upper(), optimizer=sgd(0.1), device="cpu", observers=[observer])
     lower = TOY.lower()
     evaluate = central_evaluation(strategy.upper, lower, data)
     result = strategy.fit(TOY.make_clients(sgd(0.1)), 2, evaluate_fn=evaluate)
-    for own, fresh in zip(lower.parameters(), TOY.lower().parameters(), strict=True):
-        assert torch.equal(own, fresh)
+    for parameter, fresh in zip(lower.parameters(), TOY.lower().parameters(), strict=True):
+        assert torch.equal(parameter, fresh)
     lower.load_state_dict(to_tensors(result.arrays))
     hits, losses = score(lower, strategy.upper.module, data)
     record = result.evaluate_metrics_serverapp[2]
     assert record["accuracy"] == pytest.approx(float(hits.double().mean()))
     assert record["loss"] == pytest.approx(float(losses.mean()), rel=1e-5)
-    assert seen.events[-1].evaluation is not None
-    assert seen.events[-1].evaluation.kind == "central"
+    assert observer.events[-1].evaluation is not None
+    assert observer.events[-1].evaluation.kind == "central"
 
 
 def test_central_evaluation_with_a_clients_own_segment_undoes_nothing() -> None:
@@ -159,8 +159,8 @@ def test_central_evaluation_with_a_clients_own_segment_undoes_nothing() -> None:
         clients = TOY.make_clients(sgd(0.1))
         data = TOY.test_data(0)
         assert data is not None
-        own = central_evaluation(strategy.upper, clients[0].segment, data)
-        strategy.fit(clients, 2, evaluate_fn=own if evaluated else None)
+        evaluate = central_evaluation(strategy.upper, clients[0].segment, data)
+        strategy.fit(clients, 2, evaluate_fn=evaluate if evaluated else None)
         return [p.detach().clone() for p in clients[0].segment.parameters()]
 
     assert all(torch.equal(a, b) for a, b in zip(trained(True), trained(False), strict=True))
@@ -181,20 +181,20 @@ def test_a_warning_says_that_without_averaging_the_initial_lower_segment_is_eval
 
 
 def test_evaluation_comes_when_it_is_due_and_after_the_last_round() -> None:
-    _, seen = fit(TOY.make_clients(), 5, evaluation="federated", evaluate_every=2)
-    assert [e.evaluation is not None for e in seen.events] == [False, True, False, True, True]
+    _, observer = fit(TOY.make_clients(), 5, evaluation="federated", evaluate_every=2)
+    assert [e.evaluation is not None for e in observer.events] == [False, True, False, True, True]
 
 
 @pytest.mark.parametrize(
-    ("kind", "given"), [("federated", "test_data"), ("benchmark", "benchmark_data")]
+    ("kind", "argument"), [("federated", "test_data"), ("benchmark", "benchmark_data")]
 )
 def test_a_warning_says_that_no_client_has_anything_to_evaluate(
-    kind: str, given: str, caplog: pytest.LogCaptureFixture
+    kind: str, argument: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
-        _, seen = fit(Toy(clients=3).make_clients(), evaluation=kind)
-    assert seen.events[-1].evaluation is None
-    assert f"no client has {kind} test data; give clients {given}" in caplog.text
+        _, observer = fit(Toy(clients=3).make_clients(), evaluation=kind)
+    assert observer.events[-1].evaluation is None
+    assert f"no client has {kind} test data; give clients {argument}" in caplog.text
 
 
 def test_evaluation_changes_nothing() -> None:
@@ -215,8 +215,8 @@ class Boaster(SplitClient):
 
 def test_a_client_that_says_nonsense_of_its_tests_is_left_out() -> None:
     clients = [*TOY.make_clients()[:2], TOY.make_clients(kind=Boaster)[2]]
-    _, seen = fit(clients, evaluation="federated")
-    evaluation = seen.events[-1].evaluation
+    _, observer = fit(clients, evaluation="federated")
+    evaluation = observer.events[-1].evaluation
     assert evaluation is not None
     assert evaluation.examples == 14  # of the two others, seven each
 
@@ -245,9 +245,9 @@ class Liar(SplitClient):
 def test_nonsense_in_evaluation_costs_its_own_contribution_only(lie: dict[str, Any]) -> None:
     clients = TOY.make_clients(kind=Liar)
     clients[1].lie = lie  # type: ignore[attr-defined]
-    _, seen = fit(clients, 2, evaluation="federated")
-    assert len(seen.events) == 2
-    for event in seen.events:
+    _, observer = fit(clients, 2, evaluation="federated")
+    assert len(observer.events) == 2
+    for event in observer.events:
         assert event.clients_alive == 3
         assert event.evaluation is not None
         assert event.evaluation.examples == 14
@@ -291,7 +291,7 @@ def test_a_nan_in_a_central_test_set_is_refused() -> None:
 
 def test_a_central_test_set_may_have_nan_that_the_lower_segment_replaces() -> None:
     lower = TOY.lower()
-    lower.register_forward_pre_hook(lambda _, given: (given[0].nan_to_num(),))
+    lower.register_forward_pre_hook(lambda _, inputs: (inputs[0].nan_to_num(),))
     strategy = SFL(TOY.upper(), device="cpu")
     evaluate = central_evaluation(strategy.upper, lower, with_a_nan(TOY.test_data(0)))
     record = strategy.fit(TOY.make_clients(), 1, evaluate_fn=evaluate).evaluate_metrics_serverapp[1]
@@ -305,18 +305,18 @@ def test_of_a_far_larger_test_set_examples_of_all_classes_are_asked_for() -> Non
     assert large is not None
     order = large.labels.argsort(stable=True)
     clients[0].tests["federated"] = Examples(large.inputs[order], large.labels[order])
-    asked: list[Tensor] = []
+    label_batches: list[Tensor] = []
     right = SplitClient.encode_test
 
     class Watched(SplitClient):
         @exchange
         def encode_test(self, **payload: Any) -> dict[str, Any]:
             reply = right(self, **payload)
-            asked.append(reply["labels"])
+            label_batches.append(reply["labels"])
             return reply
 
     clients[0].__class__ = Watched
     fit(clients, evaluation="federated")
-    labels = torch.cat(asked)
+    labels = torch.cat(label_batches)
     assert len(labels) == 100
     assert set(labels.tolist()) == {0, 1, 2}

@@ -52,8 +52,8 @@ class EndlessTexts(UShapeClient):
     pause = 0.0
 
     def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
-        said = over_link.MAX_TESTS if order.client == LIAR else 0
-        return {**super().attach(order, arrays), "federated-examples": said}
+        size = over_link.MAX_TESTS if order.client == LIAR else 0
+        return {**super().attach(order, arrays), "federated-examples": size}
 
     def run(self, method: str, arguments: Any) -> dict[str, Any]:
         if method == "encode_test":
@@ -81,47 +81,47 @@ class Seen(Observer):
 
 
 def run_images(pause: float = 0.0) -> Seen:
-    seen = Seen()
+    observer = Seen()
     clients = list(TOY.make_clients(sgd(0.1)))
     kind = type("Slow", (Endless,), {"pause": pause})
     clients[LIAR] = TOY.make_clients(sgd(0.1), kind=kind)[LIAR]
     strategy = PSL(
-        TOY.upper(), device="cpu", evaluation="federated", steps_per_round=1, observers=[seen]
+        TOY.upper(), device="cpu", evaluation="federated", steps_per_round=1, observers=[observer]
     )
     strategy.fit(clients, 2)
-    return seen
+    return observer
 
 
 def run_texts(pause: float = 0.0) -> Seen:
-    seen = Seen()
+    observer = Seen()
     kind = type("SlowTexts", (EndlessTexts,), {"pause": pause})
     toy = TextToy(clients=TEXTS.clients, tests=TEXTS.tests, kind=kind)
     strategy = USplitSL(
-        toy.server(), device="cpu", evaluation="federated", steps_per_round=1, observers=[seen]
+        toy.server(), device="cpu", evaluation="federated", steps_per_round=1, observers=[observer]
     )
     strategy.fit(toy.clients_for(strategy), 2)
-    return seen
+    return observer
 
 
 class Says(Clients):
     """Clients of which each says the size of one of its test sets; None says nothing of them."""
 
     def __init__(self, *sizes: int | None, kind: Kind = "federated") -> None:
-        said = ({"num-examples": 8, f"{kind}-examples": size} for size in sizes)
-        super().__init__(1, dict(enumerate(map(read_description, said))), {}, None)
+        descriptions = ({"num-examples": 8, f"{kind}-examples": size} for size in sizes)
+        super().__init__(1, dict(enumerate(map(read_description, descriptions))), {}, None)
 
     def _exchange(self, method: str, payloads: Any) -> Any:
         raise AssertionError
 
 
-@pytest.mark.parametrize("said", [MAX_TESTS + 1, MANY])
+@pytest.mark.parametrize("claim", [MAX_TESTS + 1, MANY])
 def test_no_client_is_asked_for_more_than_a_million(
-    said: int, caplog: pytest.LogCaptureFixture
+    claim: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clients = Says(said, None)
+    clients = Says(claim, None)
     assert sizes_of_tests(clients, "federated") == {0: 1_000_000}
     assert clients.failures == {}
-    assert f"{said} test examples are more than the 1,000,000" in caplog.text
+    assert f"{claim} test examples are more than the 1,000,000" in caplog.text
     assert "than the others" not in caplog.text
 
 
@@ -137,14 +137,14 @@ def test_a_client_of_the_u_shape_is_evaluated_on_all_of_its_texts_or_none(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """All are scored at once, so it would refuse to score 400 of them."""
-    toy, seen = TextToy(clients=3, tests=4), Seen()
+    toy, observer = TextToy(clients=3, tests=4), Seen()
     strategy = USplitSL(
-        toy.server(), device="cpu", evaluation="federated", steps_per_round=1, observers=[seen]
+        toy.server(), device="cpu", evaluation="federated", steps_per_round=1, observers=[observer]
     )
     clients = toy.clients_for(strategy)
     clients[1].tests["federated"] = toy.texts(30_000, 401)
     strategy.fit(clients, 1)
-    evaluation = seen.rounds[-1].evaluation
+    evaluation = observer.rounds[-1].evaluation
     assert evaluation is not None
     assert evaluation.examples == 8
     assert (
@@ -173,22 +173,22 @@ def test_who_is_through_its_tests_when_the_time_is_up_stays(
     clients = Says(*[None] * 4)
     sizes = {0: 3, 1: 9, 2: 3, 3: 3}
     limit = time_limit.TimeLimit()
-    asked = []
+    groups = []
     for payloads in over_link.batches_of_tests(
         clients, limit, "federated", sizes, dict.fromkeys(sizes, 5), at_once=2
     ):
-        asked.append(sorted(payloads))
+        groups.append(sorted(payloads))
         monkeypatch.setattr(time_limit.TimeLimit, "over", True)
-    assert asked == [[0, 1]]
+    assert groups == [[0, 1]]
     assert clients.alive == (0,)  # client 1 has a second batch, and the others have no first one
 
 
 @pytest.mark.parametrize(("run", "batch"), [(run_images, 250), (run_texts, TEXTS.batch)])
 def test_an_evaluation_ends(run: Any, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(over_link, "MAX_TESTS", 4 * batch)
-    seen = run()
-    assert seen.batches == 2 * 4  # two rounds
-    assert all(event.evaluation is not None for event in seen.rounds)
+    observer = run()
+    assert observer.batches == 2 * 4  # two rounds
+    assert all(event.evaluation is not None for event in observer.rounds)
 
 
 @pytest.mark.parametrize("run", [run_images, run_texts])
@@ -197,8 +197,8 @@ def test_an_evaluation_has_a_deadline(
 ) -> None:
     monkeypatch.setattr(time_limit, "MAX_SECONDS", 0.4)
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
-        seen = run(0.1)
-    assert 2 <= seen.batches <= 20
-    assert [event.evaluation for event in seen.rounds] == [None, None]
-    assert [event.clients_alive for event in seen.rounds] == [3, 3]
+        observer = run(0.1)
+    assert 2 <= observer.batches <= 20
+    assert [event.evaluation for event in observer.rounds] == [None, None]
+    assert [event.clients_alive for event in observer.rounds] == [3, 3]
     assert f"client {LIAR}: was not through its tests within 0.4 s" in caplog.text

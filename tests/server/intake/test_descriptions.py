@@ -23,14 +23,14 @@ class Described(Clients):
     """Clients that only say what they are."""
 
     def __init__(self, *descriptions: dict[str, Any]) -> None:
-        said: dict[int, Description] = {}
+        accepted: dict[int, Description] = {}
         failures: dict[int, str] = {}
         for client, description in enumerate(descriptions):
             try:
-                said[client] = read_description(description)
+                accepted[client] = read_description(description)
             except DescriptionError as error:
                 failures[client] = str(error)
-        super().__init__(1, said, failures, None)
+        super().__init__(1, accepted, failures, None)
 
     def _exchange(self, method: str, payloads: Mapping[int, Any]) -> dict[int, Outcome]:
         raise AssertionError("nothing is to be called")
@@ -53,12 +53,12 @@ def test_the_majority_decides_where_the_upper_segment_does_not() -> None:
 
 
 @pytest.mark.parametrize("liar", [0, 1])
-@pytest.mark.parametrize("said", [{"batch_size": 65_536}, {"patches": 999}, {"width": 999}])
+@pytest.mark.parametrize("exaggeration", [{"batch_size": 65_536}, {"patches": 999}, {"width": 999}])
 def test_of_two_clients_the_one_that_exaggerates_does_not_decide(
-    liar: int, said: dict[str, int]
+    liar: int, exaggeration: dict[str, int]
 ) -> None:
     """Its batch-size of 2**31 - 1 would end the run for want of memory."""
-    clients = Described(*(says(**(said if client == liar else {})) for client in range(2)))
+    clients = Described(*(says(**(exaggeration if client == liar else {})) for client in range(2)))
     assert agree_on_shape(clients, None)[0] == SHAPE
     assert clients.alive == (1 - liar,)
 
@@ -69,16 +69,16 @@ def test_shapes_that_the_upper_segment_does_not_take_decide_nothing(
 ) -> None:
     """Otherwise one client with smaller images could end the run with torch's error."""
     clients = Described(*(says(patches=number) for number in patches))
-    asked: list[int] = []
+    trials: list[int] = []
 
     def takes(shape: SmashedShape) -> bool:
-        asked.append(shape.patches)
+        trials.append(shape.patches)
         return shape.patches == 6
 
     assert agree_on_shape(clients, None, takes=takes)[0] == SHAPE
     assert clients.alive == (patches.index(6),)
-    assert asked[-1] == 6
-    assert len(asked) == len(set(asked))
+    assert trials[-1] == 6
+    assert len(trials) == len(set(trials))
 
 
 def test_if_the_upper_segment_takes_nothing_most_clients_decide_as_before() -> None:

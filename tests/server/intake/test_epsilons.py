@@ -50,9 +50,9 @@ class Failing(UShapeClient):
 def client(
     kind: type[UShapeClient] = UShapeClient, texts: int = 16, hiding: Hiding | None = None
 ) -> UShapeClient:
-    own = DPForward(epsilon=8.0, clip_norm=2.0, releases=8) if hiding is None else hiding
+    client_hiding = DPForward(epsilon=8.0, clip_norm=2.0, releases=8) if hiding is None else hiding
     data = TOY.texts(100 * texts, texts)
-    return kind(TOY.head(), TOY.tail(), data, device="cpu", batch_size=2, hiding=own)
+    return kind(TOY.head(), TOY.tail(), data, device="cpu", batch_size=2, hiding=client_hiding)
 
 
 def spent(one: UShapeClient) -> float:
@@ -67,51 +67,56 @@ def answered(nodes: list[int], epsilons: list[float]) -> Any:
 
 
 def test_a_client_that_fails_has_no_bound_until_it_reports_again() -> None:
-    seen = Rows()
+    observer = Rows()
     clients = [client(), client(Failing, texts=4)]
-    DPForwardSL(TOY.server(), device="cpu", steps_per_round=2, observers=[seen]).fit(clients, 3)
-    assert seen.epsilons[1] == math.inf
-    assert seen.epsilons[2] == spent(clients[1]) > spent(clients[0])
+    DPForwardSL(TOY.server(), device="cpu", steps_per_round=2, observers=[observer]).fit(clients, 3)
+    assert observer.epsilons[1] == math.inf
+    assert observer.epsilons[2] == spent(clients[1]) > spent(clients[0])
 
 
 def test_a_client_that_is_not_drawn_keeps_what_it_has_spent() -> None:
-    seen = Rows()
+    observer = Rows()
     clients = [client(texts=4), client(texts=40)]
     strategy = DPForwardSL(
-        TOY.server(), device="cpu", steps_per_round=2, fraction_train=0.5, observers=[seen], seed=0
+        TOY.server(),
+        device="cpu",
+        steps_per_round=2,
+        fraction_train=0.5,
+        observers=[observer],
+        seed=0,
     )
     strategy.fit(clients, 6)
     assert set(strategy.last_trained_round) == {0, 1}
-    rows = [epsilon for epsilon in seen.epsilons if epsilon is not None]
+    rows = [epsilon for epsilon in observer.epsilons if epsilon is not None]
     assert rows == sorted(rows)
     assert rows[-1] == max(map(spent, clients))
 
 
 def test_a_client_without_an_epsilon_has_no_bound() -> None:
-    seen = Rows()
+    observer = Rows()
     clients = [client(), client(), client(hiding=Hiding())]
-    USplitSL(TOY.server(), device="cpu", steps_per_round=1, observers=[seen]).fit(clients, 1)
-    assert seen.epsilons == [math.inf]
+    USplitSL(TOY.server(), device="cpu", steps_per_round=1, observers=[observer]).fit(clients, 1)
+    assert observer.epsilons == [math.inf]
 
 
 def test_another_fit_begins_anew() -> None:
-    seen = Rows()
-    strategy = DPForwardSL(TOY.server(), device="cpu", steps_per_round=2, observers=[seen])
+    observer = Rows()
+    strategy = DPForwardSL(TOY.server(), device="cpu", steps_per_round=2, observers=[observer])
     strategy.fit([client(texts=4), client(texts=4)], 2)
     alone = client(texts=40)
     strategy.fit([alone], 1)
-    *_, before, last = seen.epsilons
+    *_, before, last = observer.epsilons
     assert before is not None
     assert last == spent(alone) < before
 
 
 def test_where_weights_are_averaged_epsilons_are_not() -> None:
-    seen = Rows()
+    observer = Rows()
     clients = [client(texts=4), client(texts=16)]
-    strategy = USplitFL(TOY.server(), device="cpu", steps_per_round=2, observers=[seen])
+    strategy = USplitFL(TOY.server(), device="cpu", steps_per_round=2, observers=[observer])
     result = strategy.fit(clients, 2)
-    assert dict(result.train_metrics_clientapp[2])["epsilon"] == seen.epsilons[1]
-    assert seen.epsilons[1] == max(map(spent, clients))
+    assert dict(result.train_metrics_clientapp[2])["epsilon"] == observer.epsilons[1]
+    assert observer.epsilons[1] == max(map(spent, clients))
 
 
 def test_lost_beginnings_are_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -130,13 +135,13 @@ def test_what_was_spent_outlives_an_interruption(tmp_path: Path) -> None:
     for rounds in ([4], [2, 4]):
         run = Run.create({}, name=str(len(rounds)), home=tmp_path)
         for number in rounds:
-            seen = Rows()
+            observer = Rows()
             strategy = DPForwardSL(
                 TOY.server(), device="cpu", steps_per_round=2, fraction_train=0.5, seed=0,
-                observers=[seen], run=run,
+                observers=[observer], run=run,
             )  # fmt: skip
             strategy.fit([client(texts=4), client(texts=40)], number)
-        ended.append(seen.epsilons[-1])
+        ended.append(observer.epsilons[-1])
     assert ended[0] == ended[1]
 
 
@@ -150,19 +155,24 @@ def test_a_round_that_is_lost_has_cost_its_clients_what_they_do_not_say() -> Non
                 raise RoundLostError("the mixer is gone")
             return steps
 
-    seen, clients = Rows(), [client(texts=4), client(texts=4)]
+    observer, clients = Rows(), [client(texts=4), client(texts=4)]
     Losing(
-        TOY.server(), device="cpu", steps_per_round=2, fraction_train=0.5, seed=2, observers=[seen]
+        TOY.server(),
+        device="cpu",
+        steps_per_round=2,
+        fraction_train=0.5,
+        seed=2,
+        observers=[observer],
     ).fit(clients, 6)
-    assert seen.epsilons[1:4] == [math.inf] * 3
-    assert seen.epsilons[4] == max(map(spent, clients))
+    assert observer.epsilons[1:4] == [math.inf] * 3
+    assert observer.epsilons[4] == max(map(spent, clients))
 
 
 class Evaluating(DPForwardSL):
     """Evaluates after each round, by answers of up to four tokens."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, evaluation="federated", evaluate_every=1, **options)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, evaluation="federated", evaluate_every=1, **options)
 
 
 def with_tests(kind: type[UShapeClient] = UShapeClient) -> UShapeClient:
@@ -179,11 +189,11 @@ def with_tests(kind: type[UShapeClient] = UShapeClient) -> UShapeClient:
 
 
 def test_the_last_evaluation_is_in_the_epsilon_of_its_round() -> None:
-    seen, clients = Rows(), [with_tests(), with_tests()]
-    strategy = Evaluating(TOY.server(), device="cpu", steps_per_round=1, observers=[seen])
+    observer, clients = Rows(), [with_tests(), with_tests()]
+    strategy = Evaluating(TOY.server(), device="cpu", steps_per_round=1, observers=[observer])
     result = strategy.fit(clients, 2)
-    assert seen.epsilons[1] == max(map(spent, clients))
-    assert dict(result.train_metrics_clientapp[2])["epsilon"] == seen.epsilons[1]
+    assert observer.epsilons[1] == max(map(spent, clients))
+    assert dict(result.train_metrics_clientapp[2])["epsilon"] == observer.epsilons[1]
     # Each test text is sent once for each of its tokens, in each of two evaluations.
     alone = with_tests()
     DPForwardSL(TOY.server(), device="cpu", steps_per_round=1).fit([alone], 2)
@@ -201,23 +211,23 @@ def test_who_sends_test_texts_and_no_scores_has_no_bound_until_it_reports() -> N
                 raise ClientError("no battery")
             return super().score(kind=kind)
 
-    seen, clients = Rows(), [with_tests(), with_tests(Silent)]
-    Evaluating(TOY.server(), device="cpu", steps_per_round=1, observers=[seen]).fit(clients, 2)
-    assert seen.epsilons == [math.inf, max(map(spent, clients))]
+    observer, clients = Rows(), [with_tests(), with_tests(Silent)]
+    Evaluating(TOY.server(), device="cpu", steps_per_round=1, observers=[observer]).fit(clients, 2)
+    assert observer.epsilons == [math.inf, max(map(spent, clients))]
 
 
 @pytest.mark.parametrize(
-    "told",
+    "claim",
     [
         None, "8", {"epsilon": "8"}, {"epsilon": math.nan}, {"epsilon": 10**400}, {3: 1.0},
         {"epsilon": True}, {f"epsilon-{'x' * 100}{number}": 1.0 for number in range(1000)},
     ],
     ids=["none", "text", "a text", "nan", "huge", "no name", "truth", "many"],
 )  # fmt: skip
-def test_nonsense_of_a_client_is_no_bound(told: Any) -> None:
+def test_nonsense_of_a_client_is_no_bound(claim: Any) -> None:
     epsilons = ReportedEpsilons(UnfinishedRounds())
     epsilons.take(answered([0], [2.0]), ["epsilon"])
-    payloads: list[dict[str, Any]] = [{"messages": []}, {"scores": {}, "epsilons": told}]
+    payloads: list[dict[str, Any]] = [{"messages": []}, {"scores": {}, "epsilons": claim}]
     for payload in payloads:
         epsilons.on_exchange(Exchange(1, 0, "any", "up", payload, 0, "evaluate"))
     assert epsilons.largest() == {"epsilon": math.inf}

@@ -23,11 +23,11 @@ class Alone(Clients):
         raise AssertionError
 
 
-def sized(described: dict[int, Any], said: list[Any], kind: type[Clients]) -> tuple[Clients, Any]:
+def sized(described: dict[int, Any], counts: list[Any], kind: type[Clients]) -> tuple[Clients, Any]:
     """Take in replies that are not averaged, with these numbers of examples and a loss each."""
     clients = kind(1, {c: Description(num_examples=n) for c, n in described.items()}, {}, None)
-    metrics = [{} if n is None else {"num-examples": n} for n in said]
-    replies = [reply_of({}, {**own, "train-loss": 1.0}) for own in metrics]
+    metrics = [{} if n is None else {"num-examples": n} for n in counts]
+    replies = [reply_of({}, {**client_metrics, "train-loss": 1.0}) for client_metrics in metrics]
     clients.replies = dict(zip(clients.nodes, replies, strict=True))
     return clients, ReplyIntake(ArrayRecord()).check_example_counts(clients)
 
@@ -113,8 +113,8 @@ def test_a_record_that_a_mod_adds_costs_nobody() -> None:
 
 
 def test_who_had_nothing_to_predict_stays_in_the_average() -> None:
-    told = {**TEN, "train-loss": 1.0}
-    clients = checked(reply_of(LIKE, told), reply_of(LIKE, told), reply_of(LIKE, TEN))
+    metrics = {**TEN, "train-loss": 1.0}
+    clients = checked(reply_of(LIKE, metrics), reply_of(LIKE, metrics), reply_of(LIKE, TEN))
     assert clients.failures == {}
     assert len(clients.replies) == 3
 
@@ -144,7 +144,7 @@ def test_arrays_that_are_none_cost_their_client_only(other: Array) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "difference"),
     [
         (reply_of({name: LIKE[name] for name in ("a", "b")}, TEN), "it lacks count ()"),
         (reply_of({**LIKE, "\n": np.zeros(2, np.float32)}, TEN), r"it also has \n (2,)"),
@@ -159,9 +159,11 @@ def test_arrays_that_are_none_cost_their_client_only(other: Array) -> None:
     ],
     ids=["fewer", "more", "others", "another shape"],
 )
-def test_weights_of_other_names_or_shapes_cost_their_client_only(other: Message, said: str) -> None:
+def test_weights_of_other_names_or_shapes_cost_their_client_only(
+    other: Message, difference: str
+) -> None:
     clients = checked(reply_of(LIKE, TEN), other)
-    assert clients.failures == {1: f"returned other weights than it was given: {said}"}
+    assert clients.failures == {1: f"returned other weights than it was given: {difference}"}
 
 
 def test_counters_may_be_large_and_weights_may_not() -> None:

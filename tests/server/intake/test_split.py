@@ -158,10 +158,10 @@ def test_the_largest_numbers_that_a_client_can_send_pass_rounded(
     record[..., 0] = 3.0
     for sigma in (1e-6, 0.5):
         noise = replace(NOISE, sigma_s=sigma)
-        kept = clip_smashed(record * 100, noise) + 8.6 * sigma
-        sent, scale = narrow(kept.to(dtype), wire, torch.Generator().manual_seed(0))
+        farthest = clip_smashed(record * 100, noise) + 8.6 * sigma
+        narrowed, scale = narrow(farthest.to(dtype), wire, torch.Generator().manual_seed(0))
         plan = noised(noise, NoMixing())
-        reply = {**filled(plan, 0.0, 0.0), "smashed": [widen(sent, scale, dtype)]}
+        reply = {**filled(plan, 0.0, 0.0), "smashed": [widen(narrowed, scale, dtype)]}
         reply["labels"] = [reply["labels"][0].to(dtype)]
         read_upload(reply, plan, 0, LabelRules(3), dtype, finite=FiniteCheck())
 
@@ -183,10 +183,10 @@ def test_more_patches_than_the_share_are_refused() -> None:
     plan = PatchCutMix(2).plan([0, 1], SHAPE, np.random.default_rng(0))
     share = plan.shares(0)[0]
     assert share is not None
-    _, kept, _ = share.upload_shape(SHAPE.size)
-    read({"smashed": [smashed(4, kept, 3)], "labels": LABELS}, plan)
-    for count in (kept - 1, kept + 1, SHAPE.patches):
-        with pytest.raises(UploadError, match=rf"expected \(4, {kept}, 3\)"):
+    _, patches, _ = share.upload_shape(SHAPE.size)
+    read({"smashed": [smashed(4, patches, 3)], "labels": LABELS}, plan)
+    for count in (patches - 1, patches + 1, SHAPE.patches):
+        with pytest.raises(UploadError, match=rf"expected \(4, {patches}, 3\)"):
             read({"smashed": [smashed(4, count, 3)], "labels": LABELS}, plan)
 
 
@@ -228,15 +228,15 @@ def test_metrics_that_would_spoil_the_average_cost_their_sender() -> None:
         }
         return arrays, {**metrics, **wrong.get(self.order.client, {})}
 
-    seen: list[RoundDone] = []
+    events: list[RoundDone] = []
 
     class Rounds(Observer):
         def on_round(self, event: RoundDone) -> None:
-            seen.append(event)
+            events.append(event)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SplitClient, "release", release)
         SFL(toy.upper(), device="cpu", observers=[Rounds()]).fit(clients, 1)
     # What only client 2 says is dropped, and the client is not.
-    assert sorted(seen[0].failures) == [1, 3]
-    assert "1000000000 examples now, and said 12 before" in seen[0].failures[1]
+    assert sorted(events[0].failures) == [1, 3]
+    assert "1000000000 examples now, and said 12 before" in events[0].failures[1]

@@ -22,7 +22,7 @@ def begun_with(nodes: int | None) -> Federation:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "said"),
+    ("nodes_before", "nodes_now", "message"),
     [
         (4, 2, "run r was begun with 4 virtual clients, and here are 2 virtual clients: .*divided "
                r"anew: give --nodes 4 \(splitmix run\) or --federation-config 'num-supernodes=4'"),
@@ -30,16 +30,16 @@ def begun_with(nodes: int | None) -> Federation:
         (0, 1, "was begun with SuperNodes, and here are 1 virtual client: go on where it was"),
     ],
 )  # fmt: skip
-def test_other_nodes_are_refused(before: int, now: int, said: str) -> None:
-    with pytest.raises(RunError, match=said):
-        begun_with(before).check(now, "r")
+def test_other_nodes_are_refused(nodes_before: int, nodes_now: int, message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        begun_with(nodes_before).check(nodes_now, "r")
 
 
-@pytest.mark.parametrize(("before", "now"), [(4, 4), (0, 0), (None, 3)])
-def test_the_same_nodes_go_on(before: int | None, now: int) -> None:
-    resumed = begun_with(before)
-    resumed.check(now, "r")
-    assert resumed.state() == {"virtual-nodes": now}
+@pytest.mark.parametrize(("nodes_before", "nodes_now"), [(4, 4), (0, 0), (None, 3)])
+def test_the_same_nodes_go_on(nodes_before: int | None, nodes_now: int) -> None:
+    resumed = begun_with(nodes_before)
+    resumed.check(nodes_now, "r")
+    assert resumed.state() == {"virtual-nodes": nodes_now}
 
 
 def test_only_the_first_answer_counts() -> None:

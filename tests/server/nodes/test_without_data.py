@@ -36,30 +36,30 @@ class Empty(SplitClient):
 
 
 @pytest.fixture
-def asked() -> type[Empty]:
+def kind() -> type[Empty]:
     Empty.asked = 0
     return Empty
 
 
 def test_it_is_counted_once(
-    asked: type[Empty], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: type[Empty], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     toy = toy_for("PSL")
     clients = list(toy.make_clients(sgd(0.1)))
-    clients[1] = toy.make_clients(sgd(0.1), kind=asked)[1]
+    clients[1] = toy.make_clients(sgd(0.1), kind=kind)[1]
     run = Run.create({}, name="toy", home=tmp_path)
     strategy = PSL(
         toy.upper(), optimizer=sgd(0.1), schedule=constant, device="cpu", steps_per_round=1, run=run
     )
     caplog.set_level(logging.WARNING, "flwr.splitmix")
     strategy.fit(clients, 3)
-    assert asked.asked == 1
+    assert kind.asked == 1
     assert [row["clients_failed"] for row in run.rows] == [0, 0, 0]
     assert {row["clients_alive"] for row in run.rows} == {len(clients) - 1}
     assert run.summary is not None
     assert run.summary["clients_without_data"] == 1
-    said = [record.getMessage() for record in caplog.records if "data" in record.getMessage()]
-    assert said == ["client 1 has no training data and is not asked again in this run"]
+    messages = [record.getMessage() for record in caplog.records if "data" in record.getMessage()]
+    assert messages == ["client 1 has no training data and is not asked again in this run"]
 
 
 class Groups(Observer):
@@ -74,19 +74,19 @@ class Groups(Observer):
 
 
 def test_groups_are_smaller_without_them(
-    asked: type[Empty], caplog: pytest.LogCaptureFixture
+    kind: type[Empty], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The second round, which does not ask them, does not end a run whose first one trains."""
     toy, groups = Toy(clients=4), Groups()
-    clients = [*toy.make_clients(sgd(0.1))[:2], *toy.make_clients(sgd(0.1), kind=asked)[2:]]
+    clients = [*toy.make_clients(sgd(0.1))[:2], *toy.make_clients(sgd(0.1), kind=kind)[2:]]
     strategy = CutMixSL(
         toy.upper(), k=3, device="cpu", steps_per_round=1, observers=[groups], evaluation="none"
     )
     caplog.set_level(logging.WARNING, "flwr.splitmix")
     strategy.fit(clients, 3)
     assert groups.sizes == [[2], [2], [2]]
-    said = [record.getMessage() for record in caplog.records if "groups" in record.getMessage()]
-    assert said == [
+    messages = [record.getMessage() for record in caplog.records if "groups" in record.getMessage()]
+    assert messages == [
         "round 1 goes on in smaller mixing groups than asked for: k is 3, but only 2 clients "
         "take part in a round; allowed is only 2. Later rounds may, too, down to 2 clients"
     ]
@@ -104,41 +104,41 @@ def test_a_run_that_went_on_in_smaller_groups_is_resumed_in_them(tmp_path: Path)
 
 
 def test_each_run_says_that_its_groups_are_smaller(
-    asked: type[Empty], caplog: pytest.LogCaptureFixture
+    kind: type[Empty], caplog: pytest.LogCaptureFixture
 ) -> None:
     toy = Toy(clients=4)
     strategy = CutMixSL(toy.upper(), k=3, device="cpu", steps_per_round=1, evaluation="none")
     caplog.set_level(logging.WARNING, "flwr.splitmix")
     for _ in range(2):
         caplog.clear()
-        empty = toy.make_clients(sgd(0.1), kind=asked)[2:]
+        empty = toy.make_clients(sgd(0.1), kind=kind)[2:]
         strategy.fit([*toy.make_clients(sgd(0.1))[:2], *empty], 2)
         assert caplog.text.count("round 1 goes on in smaller mixing groups") == 1
 
 
-def test_smaller_groups_cost_what_groups_of_their_size_cost(asked: type[Empty]) -> None:
+def test_smaller_groups_cost_what_groups_of_their_size_cost(kind: type[Empty]) -> None:
     def spent(k: int, clients: int) -> list[float]:
         toy = Toy(clients=clients, batch_norm=False)
         strategy = DPMixSL(
             toy.upper(), k=k, noise=GaussianNoise(sigma_s=3.0, sigma_y=3.0), trusted_mixer=True,
             device="cpu", steps_per_round=1,
         )  # fmt: skip
-        empty = toy.make_clients(sgd(0.1), kind=asked)[2:]
+        empty = toy.make_clients(sgd(0.1), kind=kind)[2:]
         strategy.fit([*toy.make_clients(sgd(0.1))[:2], *empty], 2)
         assert strategy.ledger is not None
-        said = [own.statement(1e-5).epsilon for own in strategy.ledger.ledgers.values()]
-        assert all(0 < epsilon < math.inf for epsilon in said)
-        return said
+        epsilons = [ledger.statement(1e-5).epsilon for ledger in strategy.ledger.ledgers.values()]
+        assert all(0 < epsilon < math.inf for epsilon in epsilons)
+        return epsilons
 
     assert spent(3, 4) == spent(2, 2)
 
 
 def test_a_run_knows_nothing_of_another_runs_clients(
-    asked: type[Empty], caplog: pytest.LogCaptureFixture
+    kind: type[Empty], caplog: pytest.LogCaptureFixture
 ) -> None:
     toy = toy_for("PSL")
     clients = list(toy.make_clients(sgd(0.1)))
-    clients[1] = toy.make_clients(sgd(0.1), kind=asked)[1]
+    clients[1] = toy.make_clients(sgd(0.1), kind=kind)[1]
     strategy = PSL(
         toy.upper(), optimizer=sgd(0.1), schedule=constant, device="cpu", steps_per_round=1
     )
@@ -147,35 +147,35 @@ def test_a_run_knows_nothing_of_another_runs_clients(
     caplog.set_level(logging.WARNING, "flwr.splitmix")
     strategy.fit(toy.make_clients(sgd(0.1)), 1)
     assert sorted(strategy.last_trained_round) == list(range(len(clients)))
-    (told,) = caplog.messages  # in particular, no client is said to have lost its state
-    assert "has learned in an earlier run of this PSL" in told
+    (message,) = caplog.messages  # in particular, no client is said to have lost its state
+    assert "has learned in an earlier run of this PSL" in message
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_others_are_drawn_in_their_place(asked: type[Empty], seed: int) -> None:
+def test_others_are_drawn_in_their_place(kind: type[Empty], seed: int) -> None:
     """With small samples, rounds that draw one would lack a partner, and end the run."""
     toy = Toy(clients=6)
     clients: list[SplitClient] = list(toy.make_clients(sgd(0.1)))
     for empty in (1, 3):
-        clients[empty] = toy.make_clients(sgd(0.1), kind=asked)[empty]
+        clients[empty] = toy.make_clients(sgd(0.1), kind=kind)[empty]
     strategy = CutMixSL(
         toy.upper(), k=2, device="cpu", steps_per_round=1, evaluation="none", fraction_train=0.4,
         seed=seed,
     )  # fmt: skip
     strategy.fit(clients, 8)
     assert [row["clients_alive"] for row in strategy.rows] == [2] * 8
-    assert asked.asked <= 2
+    assert kind.asked <= 2
 
 
-def test_a_run_in_which_nobody_has_data_ends_with_the_reason(asked: type[Empty]) -> None:
+def test_a_run_in_which_nobody_has_data_ends_with_the_reason(kind: type[Empty]) -> None:
     toy = Toy(clients=4)
     strategy = PSL(toy.upper(), device="cpu", fraction_train=0.25)
     with pytest.raises(LinkError, match=f"round 1: 0 clients are left.*client .: {NO_DATA}"):
-        strategy.fit(toy.make_clients(sgd(0.1), kind=asked), 2)
-    assert asked.asked == 4
+        strategy.fit(toy.make_clients(sgd(0.1), kind=kind), 2)
+    assert kind.asked == 4
 
 
-def test_a_resumed_run_draws_the_same_clients(asked: type[Empty], tmp_path: Path) -> None:
+def test_a_resumed_run_draws_the_same_clients(kind: type[Empty], tmp_path: Path) -> None:
     """It knows who has no data, as the run did that was not interrupted."""
 
     def alive(home: Path, *parts: int) -> list[list[int]]:
@@ -183,7 +183,7 @@ def test_a_resumed_run_draws_the_same_clients(asked: type[Empty], tmp_path: Path
         for rounds in parts:
             toy = Toy(clients=6)
             clients: list[SplitClient] = list(toy.make_clients(sgd(0.1)))
-            clients[3] = toy.make_clients(sgd(0.1), kind=asked)[3]
+            clients[3] = toy.make_clients(sgd(0.1), kind=kind)[3]
             strategy = PSL(
                 toy.upper(), device="cpu", steps_per_round=1, fraction_train=0.5, run=run,
                 observers=[drawn],
@@ -196,7 +196,7 @@ def test_a_resumed_run_draws_the_same_clients(asked: type[Empty], tmp_path: Path
 
 
 def test_a_resumed_run_names_whom_it_does_not_ask(
-    asked: type[Empty], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: type[Empty], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever gives a node its data meanwhile must see that it takes no part."""
     toy = Toy(clients=3)
@@ -205,15 +205,15 @@ def test_a_resumed_run_names_whom_it_does_not_ask(
         caplog.clear()
         clients: list[SplitClient] = list(toy.make_clients(sgd(0.1)))
         if rounds == 1:
-            clients[2] = toy.make_clients(sgd(0.1), kind=asked)[2]
+            clients[2] = toy.make_clients(sgd(0.1), kind=kind)[2]
         PSL(toy.upper(), device="cpu", steps_per_round=1, run=run).fit(clients, rounds)
         run = Run.open(run.id, home=tmp_path)
-    said = [
+    messages = [
         record.getMessage()
         for record in caplog.records
         if "no training data" in record.getMessage()
     ]
-    assert said == [
+    assert messages == [
         "client 2 had no training data when asked before and is not asked now that the run is "
         "resumed; if there are data now, begin a new run"
     ]
@@ -221,11 +221,11 @@ def test_a_resumed_run_names_whom_it_does_not_ask(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_evaluations_draw_others_in_their_place_too(
-    asked: type[Empty], seed: int, caplog: pytest.LogCaptureFixture
+    kind: type[Empty], seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An evaluation that draws only such clients would have no score, in every round anew."""
     toy = Toy(clients=5, tests=6)
-    clients: list[SplitClient] = list(toy.make_clients(sgd(0.1), kind=asked))
+    clients: list[SplitClient] = list(toy.make_clients(sgd(0.1), kind=kind))
     clients[3] = toy.make_clients(sgd(0.1))[3]
     strategy = PSL(
         toy.upper(), device="cpu", steps_per_round=1, evaluation="federated", fraction_train=0.2,
@@ -234,9 +234,9 @@ def test_evaluations_draw_others_in_their_place_too(
     caplog.set_level(logging.WARNING, "flwr.splitmix")
     strategy.fit(clients, 4)
     assert all(row["accuracy"] is not None for row in strategy.rows)
-    assert asked.asked == 4
-    told = [record.getMessage() for record in caplog.records]
-    assert sum(message.count("not asked again in this run") for message in told) <= 4
+    assert kind.asked == 4
+    messages = [record.getMessage() for record in caplog.records]
+    assert sum(message.count("not asked again in this run") for message in messages) <= 4
 
 
 class AsksTheSame(PSL):
@@ -257,11 +257,11 @@ class AsksTheSame(PSL):
 
 
 def test_who_names_the_clients_of_an_evaluation_is_not_asked_for_others(
-    asked: type[Empty], caplog: pytest.LogCaptureFixture
+    kind: type[Empty], caplog: pytest.LogCaptureFixture
 ) -> None:
     """An own configure_evaluate is called once, and its clients are reported once."""
     toy = Toy(clients=4, tests=6)
-    clients: list[SplitClient] = list(toy.make_clients(sgd(0.1), kind=asked))
+    clients: list[SplitClient] = list(toy.make_clients(sgd(0.1), kind=kind))
     for index in (0, 3):
         clients[index] = toy.make_clients(sgd(0.1))[index]
     strategy = AsksTheSame(
@@ -289,11 +289,11 @@ class Lost(SplitClient):
         return super().release()
 
 
-def test_what_is_drawn_again_is_named(asked: type[Empty], caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_drawn_again_is_named(kind: type[Empty], caplog: pytest.LogCaptureFixture) -> None:
     """An evaluation that is drawn again is not called the round, which is not."""
     toy = Toy(clients=3, tests=6)
     clients: list[SplitClient] = list(toy.make_clients(sgd(0.1), kind=Lost))
-    clients[2] = toy.make_clients(sgd(0.1), kind=asked)[2]
+    clients[2] = toy.make_clients(sgd(0.1), kind=kind)[2]
     for seed in range(8):
         strategy = PSL(
             toy.upper(), device="cpu", steps_per_round=1, evaluation="federated", min_nodes=1,
@@ -329,16 +329,16 @@ class Drawn(Observer):
 
 
 def test_other_failures_stay_failures() -> None:
-    known = WithoutData()
+    without_data = WithoutData()
     reasons = {0: "the battery is empty", 2: f"client_fn raised ClientError: {NO_DATA}"}
-    assert known.failures(reasons, attached=()) == {0: "the battery is empty"}
-    assert known.clients == {2}
-    assert known.facts == {"clients_without_data": 1}
+    assert without_data.failures(reasons, attached=()) == {0: "the battery is empty"}
+    assert without_data.clients == {2}
+    assert without_data.facts == {"clients_without_data": 1}
 
 
 def test_a_client_that_took_part_has_data_whatever_it_says() -> None:
     """It may have sent uploads, which a failure leaves charged."""
-    known = WithoutData()
+    without_data = WithoutData()
     reasons = {2: NO_DATA}
-    assert known.failures(reasons, attached={2: {}}) == reasons
-    assert known.clients == set()
+    assert without_data.failures(reasons, attached={2: {}}) == reasons
+    assert without_data.clients == set()

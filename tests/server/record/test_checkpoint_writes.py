@@ -26,6 +26,6 @@ def test_training_that_goes_on_does_not_change_an_unsaved_checkpoint(
     weight += 1  # as an optimizer does
     folder.unlink()
     writes.save_unsaved()
-    kept = run.checkpoints.load()
-    assert (kept.round, kept.meta["mark"]) == (2, 1)
-    assert kept.tensors["weight"].tolist() == [0.0, 0.0, 0.0]
+    checkpoint = run.checkpoints.load()
+    assert (checkpoint.round, checkpoint.meta["mark"]) == (2, 1)
+    assert checkpoint.tensors["weight"].tolist() == [0.0, 0.0, 0.0]

@@ -40,6 +40,6 @@ def test_the_time_left_is_estimated_without_the_start_up(caplog: pytest.LogCaptu
     with caplog.at_level("INFO", logger="flwr.splitmix"):
         Slow(toy.upper(), device="cpu", steps_per_round=1).fit(toy.make_clients(), 21)
     first = next(line for line in caplog.messages if line.startswith("round 1/21 |"))
-    found = re.search(r"\| (\d+) s left", first)
-    assert found is not None, first
-    assert int(found[1]) < 10
+    match = re.search(r"\| (\d+) s left", first)
+    assert match is not None, first
+    assert int(match[1]) < 10

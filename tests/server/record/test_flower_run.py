@@ -30,9 +30,9 @@ class Closed(LocalLink):
         raise LinkError("closed")
 
 
-def start(run: Run, **given: Any) -> None:
+def start(run: Run, **config: Any) -> None:
     """Start a strategy in run 7 of Flower, up to its first round."""
-    grid: Any = SimpleNamespace(run=SimpleNamespace(run_id=7, override_config=given))
+    grid: Any = SimpleNamespace(run=SimpleNamespace(run_id=7, override_config=config))
     strategy = PSL(TOY.upper(), device="cpu", run=run, link=Closed(TOY.make_clients()))
     with pytest.raises(LinkError, match="closed"):
         strategy.start(grid, ArrayRecord(TOY.lower().state_dict()), 3)
@@ -49,9 +49,9 @@ def test_the_run_of_any_app_is_found_by_its_number_in_flower(tmp_path: Path) -> 
     run = Run.create({}, name="mine", home=tmp_path)
     assert find_flower_run(7, tmp_path) is None
     start(run)
-    found = find_flower_run(7, tmp_path)
-    assert found is not None
-    assert found.id == run.id
+    flower_run = find_flower_run(7, tmp_path)
+    assert flower_run is not None
+    assert flower_run.id == run.id
 
 
 def test_a_resumed_run_is_found_among_many_newer_ones(tmp_path: Path) -> None:
@@ -60,9 +60,9 @@ def test_a_resumed_run_is_found_among_many_newer_ones(tmp_path: Path) -> None:
     for number in range(51):
         note_flower_run(Run.create({}, name="new", home=tmp_path), number)
     note_flower_run(old, 99)
-    found = find_flower_run(99, tmp_path)
-    assert found is not None
-    assert found.id == old.id
+    flower_run = find_flower_run(99, tmp_path)
+    assert flower_run is not None
+    assert flower_run.id == old.id
 
 
 class Reading(Observer):
@@ -98,7 +98,7 @@ def test_keys_given_to_a_resumed_run_are_named(
 ) -> None:
     """Clients train with the first lr, so that the ServerApp must not take a new one silently."""
     run = begun(tmp_path, **{"lr": 0.01, "k": 2, "resume": "", "num-server-rounds": 5})
-    given = {
+    config = {
         "lr": 0.5,
         "k": 2,
         "num-server-rounds": 3,
@@ -108,21 +108,21 @@ def test_keys_given_to_a_resumed_run_are_named(
     }
     caplog.clear()
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
-        start(Run.open(run.id, home=tmp_path), **given)
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "built from the configuration that it began with, not from what is given" in said
-    assert "now: lr is 0.01, not 0.5. In the ServerApp" in said
+        start(Run.open(run.id, home=tmp_path), **config)
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "built from the configuration that it began with, not from what is given" in warning
+    assert "now: lr is 0.01, not 0.5. In the ServerApp" in warning
 
 
 def test_nothing_is_said_where_nothing_differs_or_an_app_has_said_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun(tmp_path, lr=0.01)
-    told = Run.open("latest", home=tmp_path)
-    told.config_file.reconcile(told.config)
+    reconciled = Run.open("latest", home=tmp_path)
+    reconciled.config_file.reconcile(reconciled.config)
     caplog.clear()
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
-        start(told, lr=0.5)
+        start(reconciled, lr=0.5)
         start(Run.open("latest", home=tmp_path), lr=0.01)
         start(Run.create({"lr": 0.01}, name="new", home=tmp_path), lr=0.5)
     assert not caplog.text

@@ -112,8 +112,8 @@ def other_than(default: Any, hint: Any) -> Any:
 def kinds(package: Any, base: type) -> set[type]:
     """Return the classes of a package's catalogue that can be made."""
     public = vars(package).values()
-    found = (each for each in public if isinstance(each, type) and issubclass(each, base))
-    return {each for each in found if not inspect.isabstract(each)}
+    classes = (each for each in public if isinstance(each, type) and issubclass(each, base))
+    return {each for each in classes if not inspect.isabstract(each)}
 
 
 def options_in(kind: Any) -> set[str]:
@@ -125,8 +125,8 @@ def test_every_mixer_and_hiding_is_asked_for_every_option() -> None:
     assert {*MIXERS, *WRAPPERS} == kinds(mixers, Mixer)
     assert {Hiding, *HIDINGS} == kinds(hiding, Hiding)
     of_hidings: dict[Any, Any] = {kind: given_to(kind) for kind in (Hiding, *HIDINGS)}
-    for kind, given in {**MIXERS, **WRAPPERS, **of_hidings}.items():
-        assert set(given) - {"public"} == options_in(kind), kind
+    for kind, options in {**MIXERS, **WRAPPERS, **of_hidings}.items():
+        assert set(options) - {"public"} == options_in(kind), kind
     assert set(NOISE) == {field.name for field in fields(GaussianNoise)}
 
 
@@ -142,8 +142,8 @@ def use(mixer: Mixer) -> None:
 
 def kept(facts: Any) -> tuple[dict[str, Any], Any]:
     """Return options and noise as a checkpoint keeps them."""
-    told = json.loads(json.dumps(facts))
-    return told["options"], told["noise"]
+    restored = json.loads(json.dumps(facts))
+    return restored["options"], restored["noise"]
 
 
 def as_json(options: dict[str, Any]) -> Any:
@@ -160,8 +160,8 @@ def test_options_of_a_mixer_are_those_it_was_given(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", WRAPPERS, ids=lambda kind: kind.__name__)
 def test_so_are_those_of_a_mixer_around_another(kind: Any) -> None:
-    own = {name: value for name, value in WRAPPERS[kind].items() if name != "noise"}
-    expected = as_json({**MIXERS[Mixup], **own}), NOISE if kind is Noisy else None
+    options = {name: value for name, value in WRAPPERS[kind].items() if name != "noise"}
+    expected = as_json({**MIXERS[Mixup], **options}), NOISE if kind is Noisy else None
     mixer = kind(Mixup(**MIXERS[Mixup]), **WRAPPERS[kind])
     assert kept(facts_of_mixer(mixer)) == expected
     use(mixer)
@@ -173,13 +173,13 @@ def test_options_of_a_hiding_are_those_it_was_given(kind: Any) -> None:
     """Not what DP-Forward has spent of its epsilon; and its clipping norm is among them."""
     if kind is DPSGD:
         pytest.importorskip("opacus")
-    given = given_to(kind)
-    expected = dict(given)
+    arguments = given_to(kind)
+    expected = dict(arguments)
     if options := expected.pop("options", None):
         expected |= asdict(options)
     texts = TextToy(clients=2)
     public = {"public": texts.texts(20_000, 12)} if needs_public(kind) else {}
-    toy = replace(texts, hiding=lambda: kind(**public, **given))
+    toy = replace(texts, hiding=lambda: kind(**public, **arguments))
     name = next(name for name, each in USHAPE_STRATEGIES.items() if each.hiding is kind)
     strategy = USHAPE_STRATEGIES[name](toy.server(), device="cpu", steps_per_round=2)
     clients = toy.clients_for(strategy)

@@ -15,15 +15,17 @@ from tests.server.record.test_refused_resumes import TOY, contents, finished, ps
 def test_a_checkpoint_in_another_form_is_refused(lacks: str, tmp_path: Path) -> None:
     """What it does not say would not be compared, or states go to observers by their place."""
     run = finished(tmp_path, psl)
-    kept = run.checkpoints.load()
-    meta = {name: value for name, value in kept.meta.items() if name != lacks}
+    checkpoint = run.checkpoints.load()
+    meta = {name: value for name, value in checkpoint.meta.items() if name != lacks}
     if lacks == "kind":
         meta["observers"] = [{"state": entry["state"]} for entry in meta["observers"]]
-    assert meta != kept.meta
-    run.checkpoints.save(2, kept.tensors, meta)
+    assert meta != checkpoint.meta
+    run.checkpoints.save(2, checkpoint.tensors, meta)
     before = contents(run)
-    said = f"round 2 lacks '{lacks}', .*: resume with the version that wrote it, or start a new run"
-    with pytest.raises(RunError, match=said):
+    message = (
+        f"round 2 lacks '{lacks}', .*: resume with the version that wrote it, or start a new run"
+    )
+    with pytest.raises(RunError, match=message):
         psl(TOY, Run.open(run.id, home=tmp_path)).fit(TOY.make_clients(), 3)
     assert contents(run) == before
 
@@ -31,16 +33,16 @@ def test_a_checkpoint_in_another_form_is_refused(lacks: str, tmp_path: Path) -> 
 def test_an_observers_state_in_another_form_is_refused(tmp_path: Path) -> None:
     """Keys that are missing would be taken for nothing owed."""
     run = finished(tmp_path, psl)
-    kept = run.checkpoints.load()
+    checkpoint = run.checkpoints.load()
     entries = [
         {**entry, "state": {n: v for n, v in entry["state"].items() if n != "lost-rounds"}}
-        for entry in kept.meta["observers"]
+        for entry in checkpoint.meta["observers"]
     ]
-    run.checkpoints.save(2, kept.tensors, {**kept.meta, "observers": entries})
-    said = (
+    run.checkpoints.save(2, checkpoint.tensors, {**checkpoint.meta, "observers": entries})
+    message = (
         r"a state that UnfinishedRounds cannot go on from \('lost-rounds'\): .*or start a new run"
     )
-    with pytest.raises(RunError, match=said):
+    with pytest.raises(RunError, match=message):
         psl(TOY, Run.open(run.id, home=tmp_path)).fit(TOY.make_clients(), 3)
 
 

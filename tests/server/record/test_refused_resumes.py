@@ -69,7 +69,7 @@ def momentum(toy: Toy, run: Run) -> SplitStrategy:
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "toy", "said"),
+    ("first", "then", "toy", "message"),
     [
         (psl, mixup, TOY, "of round 2 is of PSL, and MixupSL cannot go on from it: resume with"),
         (sfl, psl, TOY, "is of SFL with FedAvg, and PSL cannot"),
@@ -84,12 +84,12 @@ def momentum(toy: Toy, run: Run) -> SplitStrategy:
     ],
 )
 def test_another_strategy_or_model_leaves_the_run_as_it_was(
-    tmp_path: Path, first: Make, then: Make, toy: Toy, said: str
+    tmp_path: Path, first: Make, then: Make, toy: Toy, message: str
 ) -> None:
     """Going on would be wrong silently, or lose the summary and say only `momentum`."""
     run = finished(tmp_path, first)
     strategy = then(toy, Run.open(run.id, home=tmp_path))
-    with pytest.raises(RunError, match=said.replace("(", r"\(")):
+    with pytest.raises(RunError, match=message.replace("(", r"\(")):
         strategy.fit(list(toy.make_clients(shares=strategy.mixer.shares)), 4)
     after = Run.open(run.id, home=tmp_path)
     assert (after.status, after.summary, after.rows) == ("finished", run.summary, run.rows)
@@ -141,16 +141,16 @@ def test_a_run_killed_before_a_late_first_checkpoint_begins_anew(tmp_path: Path)
     assert [row["round"] for row in again.rows] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(("make", "told"), [(noisy, True), (psl, False)])
+@pytest.mark.parametrize(("make", "warned"), [(noisy, True), (psl, False)])
 def test_lost_beginnings_are_missed_where_there_is_an_epsilon(
-    make: Make, told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make: Make, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = finished(tmp_path, make)
     (run.path / "begun.jsonl").unlink()
     strategy = make(TOY, Run.open(run.id, home=tmp_path))
     strategy.fit(list(TOY.make_clients(shares=strategy.mixer.shares)), 3)
-    said = f"{run.path / 'begun.jsonl'} has lost lines; without them epsilon lacks"
-    assert (said in caplog.text) == told
+    warning = f"{run.path / 'begun.jsonl'} has lost lines; without them epsilon lacks"
+    assert (warning in caplog.text) == warned
 
 
 def seeded(toy: Toy, run: Run, seed: int) -> SplitStrategy:
@@ -168,17 +168,17 @@ def test_another_seed_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("clients", "said"), [(1, "here is 1: each"), (2, ""), (3, "here are 3: each")]
+    ("clients", "ending"), [(1, "here is 1: each"), (2, ""), (3, "here are 3: each")]
 )
 def test_another_number_of_clients_is_warned_of(
-    clients: int, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    clients: int, ending: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = finished(tmp_path, psl)
-    given = Toy(clients=3).make_clients()[:clients]
-    psl(TOY, Run.open(run.id, home=tmp_path)).fit(given, 3)
-    warned = f"the run had 2 clients, and {said}"
-    assert (warned in caplog.text) == bool(said)
-    assert ("the run had" in caplog.text) == bool(said)
+    participants = Toy(clients=3).make_clients()[:clients]
+    psl(TOY, Run.open(run.id, home=tmp_path)).fit(participants, 3)
+    warning = f"the run had 2 clients, and {ending}"
+    assert (warning in caplog.text) == bool(ending)
+    assert ("the run had" in caplog.text) == bool(ending)
 
 
 @pytest.mark.parametrize(("make", "averages"), [(psl, False), (sfl, True)])
@@ -252,7 +252,7 @@ Prevent = Callable[[pytest.MonkeyPatch, SplitStrategy], None]
 
 @pytest.mark.parametrize("status", ["finished", "failed", "stopped"])
 @pytest.mark.parametrize(
-    ("prevent", "kind", "raises", "said"),
+    ("prevent", "kind", "raises", "message"),
     [
         (other_federation, SplitClient, RunError, "begun with 2 virtual clients, and here are 3"),
         (no_node, SplitClient, LinkError, "0 nodes answered"),
@@ -262,7 +262,7 @@ Prevent = Callable[[pytest.MonkeyPatch, SplitStrategy], None]
     ],
 )
 def test_whatever_ends_a_resumption_before_its_first_round_changes_no_file(
-    prevent: Prevent, kind: type[SplitClient], raises: type[BaseException], said: str | None,
+    prevent: Prevent, kind: type[SplitClient], raises: type[BaseException], message: str | None,
     status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     """Neither summary, number of rounds nor state change.
@@ -280,7 +280,7 @@ def test_whatever_ends_a_resumption_before_its_first_round_changes_no_file(
     before = contents(run)
     strategy = recorded(TOY, Run.open(run.id, home=tmp_path))
     prevent(monkeypatch, strategy)
-    with pytest.raises(raises, match=said):
+    with pytest.raises(raises, match=message):
         strategy.fit(TOY.make_clients(kind=kind), 4)
     assert contents(run) == before
     assert Run.open(run.id, home=tmp_path).status == status
@@ -335,7 +335,7 @@ def test_a_full_disk_when_a_run_goes_on_is_its_failure(
     """It is not stopped without a reason."""
     run = finished(tmp_path, psl)
 
-    def full(run: Run, kept: int) -> None:
+    def full(run: Run, last_round: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Run, "rewind", full)
@@ -346,10 +346,10 @@ def test_a_full_disk_when_a_run_goes_on_is_its_failure(
 
 
 @pytest.mark.parametrize(
-    ("rounds", "kind", "kept"), [(1, SplitClient, [1]), (4, Unwilling, [1, 2])]
+    ("rounds", "kind", "remaining"), [(1, SplitClient, [1]), (4, Unwilling, [1, 2])]
 )
 def test_recorded_steps_after_the_checkpoint_go_when_the_run_goes_on(
-    rounds: int, kind: type[SplitClient], kept: list[int], tmp_path: Path
+    rounds: int, kind: type[SplitClient], remaining: list[int], tmp_path: Path
 ) -> None:
     run = finished(tmp_path, recorded)
     (run.path / "checkpoints" / "round-000002.safetensors").unlink()
@@ -357,4 +357,4 @@ def test_recorded_steps_after_the_checkpoint_go_when_the_run_goes_on(
     with contextlib.suppress(LinkError):
         recorded(TOY, again).fit(TOY.make_clients(kind=kind), rounds)
     trace = DiskTrace(run.path / "attacks" / "trace")
-    assert sorted({server_round for server_round, _ in trace.places}) == kept
+    assert sorted({server_round for server_round, _ in trace.places}) == remaining

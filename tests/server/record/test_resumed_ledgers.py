@@ -50,8 +50,8 @@ def epsilons(strategy: SplitStrategy) -> Mapping[int, float]:
 
 
 def warnings(log: pytest.LogCaptureFixture) -> list[str]:
-    said = [record.getMessage() for record in log.records if record.levelname == "WARNING"]
-    return [message for message in said if "noise" in message or "epsilon" in message]
+    messages = [record.getMessage() for record in log.records if record.levelname == "WARNING"]
+    return [message for message in messages if "noise" in message or "epsilon" in message]
 
 
 def test_noise_that_begins_amid_a_run_leaves_it_no_epsilon(
@@ -63,8 +63,8 @@ def test_noise_that_begins_amid_a_run_leaves_it_no_epsilon(
     caplog.clear()
     strategy = go_on(run, 4, NOISE)
     assert strategy.rows[-1]["epsilon"] == math.inf
-    (said,) = warnings(caplog)
-    assert said.startswith(f"rounds 1 to 3 of this run {MISSED}")
+    (warning,) = warnings(caplog)
+    assert warning.startswith(f"rounds 1 to 3 of this run {MISSED}")
     summary = again(run).summary or {}
     assert summary["epsilon"] == "inf"
     assert UNBOUNDED["missed"] in summary["privacy"]
@@ -83,8 +83,8 @@ def test_rounds_without_noise_amid_a_run_forget_no_charge(
         go_on(run, rounds, None)
     caplog.clear()
     strategy = go_on(run, 5, NOISE)
-    (said,) = warnings(caplog)
-    assert said.startswith(f"rounds 3 to 4 of this run {MISSED}")
+    (warning,) = warnings(caplog)
+    assert warning.startswith(f"rounds 3 to 4 of this run {MISSED}")
     assert strategy.rows[-1]["epsilon"] == math.inf
     whole = go_on(through, 3, NOISE)
     for client in (0, 1):
@@ -179,20 +179,22 @@ def test_clients_of_a_fit_tell_the_next_strategy_that_they_have_no_epsilon(
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "said"),
+    ("first", "then", "message"),
     [
         ({"relation": "replace"}, {"relation": "add-remove"}, "a ledger of relation 'add-remove'"),
         ({"trusted_mixer": True}, {"trusted_mixer": False}, "a ledger of single uploads cannot"),
     ],
 )
 def test_another_kind_of_ledger_is_refused_with_the_remedy(
-    first: dict[str, Any], then: dict[str, Any], said: str, tmp_path: Path
+    first: dict[str, Any], then: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     """Otherwise it would be an error without a remedy, or lack the first rounds' cost."""
     run = new_run(tmp_path)
     go_on(run, 1, NOISE, kind=DPMixSL, **first)
     summary = again(run).summary
-    refused = rf"of round 1 has a state that PrivacyLedger cannot .*{said}.*resume with the options"
+    refused = (
+        rf"of round 1 has a state that PrivacyLedger cannot .*{message}.*resume with the options"
+    )
     with pytest.raises(RunError, match=refused):
         go_on(run, 2, NOISE, kind=DPMixSL, **then)
     assert (again(run).status, again(run).summary) == ("finished", summary)

@@ -61,7 +61,7 @@ def test_a_run_stopped_before_its_first_checkpoint_keeps_its_configuration(tmp_p
     created = Run.create({"max-epsilon": 2.0, "num-server-rounds": 1}, name="x", home=tmp_path)
     resumed = Telling(toy.upper(), device="cpu", run=Run.open(created.id, home=tmp_path))
     resumed.fit(toy.make_clients(), 2)
-    assert [json.loads(told) for told in resumed.told] == [
+    assert [json.loads(config) for config in resumed.told] == [
         {"max-epsilon": 2.0, "num-server-rounds": 2}
     ]
     fresh = Telling(toy.upper(), device="cpu", run=Run.create({"k": 2}, name="y", home=tmp_path))
@@ -69,13 +69,15 @@ def test_a_run_stopped_before_its_first_checkpoint_keeps_its_configuration(tmp_p
     assert fresh.told == {""}
 
 
-@pytest.mark.parametrize(("kept", "remedy"), [(True, "resume the run"), (False, "start a new run")])
+@pytest.mark.parametrize(
+    ("has_checkpoint", "remedy"), [(True, "resume the run"), (False, "start a new run")]
+)
 def test_a_disk_that_is_full_at_the_end_is_named(
-    kept: bool, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    has_checkpoint: bool, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toy, run = Toy(tests=0), Run.create({}, name="full", home=tmp_path)
     monkeypatch.setattr(Run, "write_summary", _full)
-    if not kept:
+    if not has_checkpoint:
         monkeypatch.setattr(CheckpointStore, "save", _full)
     with pytest.raises(RunError, match="the end of the run cannot be written to") as refused:
         PSL(toy.upper(), device="cpu", run=run).fit(toy.make_clients(), 1)
@@ -164,8 +166,8 @@ def test_a_link_takes_the_runs_id_for_the_states_on_its_nodes(tmp_path: Path) ->
     grid: Any = None
     link = StreamLink(address="127.0.0.1:0")
     names = []
-    for own in (run, None, None):  # each start without a run is another one, too
-        strategy = PSL(toy.upper(), device="cpu", run=own, link=link)
+    for recorded in (run, None, None):  # each start without a run is another one, too
+        strategy = PSL(toy.upper(), device="cpu", run=recorded, link=link)
         with pytest.raises(LinkError, match="inside a Flower run only"):
             strategy.start(grid, ArrayRecord(toy.lower().state_dict()), 1)
         names.append(link.run_of_strategy)

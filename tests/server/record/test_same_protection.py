@@ -71,11 +71,11 @@ def begun(home: Path, mixer: Mixer | None = None, **options: Any) -> Run:
 
 
 def warned(log: pytest.LogCaptureFixture) -> list[str]:
-    return [said for record in log.records if "goes on with" in (said := record.getMessage())]
+    return [message for record in log.records if "goes on with" in (message := record.getMessage())]
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "said"),
+    ("first", "then", "message"),
     [
         (Mixup(), NoMixing(), "is of the mixer Mixup, and NoMixing cannot go on from it: resume w"),
         (Mixup(), None, "of the mixer Mixup, and NoMixing cannot"),
@@ -86,18 +86,18 @@ def warned(log: pytest.LogCaptureFixture) -> list[str]:
     ids=str,
 )
 def test_another_kind_of_mixer_is_refused(
-    first: Mixer, then: Mixer | None, said: str, tmp_path: Path
+    first: Mixer, then: Mixer | None, message: str, tmp_path: Path
 ) -> None:
     """The rest of the run would be sent unmixed, without a word."""
     run = begun(tmp_path, first)
-    with pytest.raises(RunError, match=said.replace("(", r"\(").replace(")", r"\)")):
+    with pytest.raises(RunError, match=message.replace("(", r"\(").replace(")", r"\)")):
         fit(run, 2, then)
     after = Run.open(run.id, home=tmp_path)
     assert (after.status, after.summary, after.rows) == ("finished", run.summary, run.rows)
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "said"),
+    ("first", "then", "warning"),
     [
         (Mixup(), Mixup(), None),
         (Mixup(2, 6), Mixup(2, 6.0), None),
@@ -122,22 +122,22 @@ def test_another_kind_of_mixer_is_refused(
     ids=str,
 )
 def test_other_options_are_warned_of_once(
-    first: Mixer, then: Mixer, said: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    first: Mixer, then: Mixer, warning: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = begun(tmp_path, first)
     fit(run, 2, then)
-    assert len(warned(caplog)) == (said is not None)
-    assert (said or "") in caplog.text
+    assert len(warned(caplog)) == (warning is not None)
+    assert (warning or "") in caplog.text
 
 
 def test_a_checkpoint_that_names_no_mixer_is_taken_as_before(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = begun(tmp_path, Mixup())
-    kept = run.checkpoints.load()
-    meta = {name: value for name, value in kept.meta.items() if name != PROTECTION}
-    assert len(meta) == len(kept.meta) - 1
-    run.checkpoints.save(1, kept.tensors, meta)
+    checkpoint = run.checkpoints.load()
+    meta = {name: value for name, value in checkpoint.meta.items() if name != PROTECTION}
+    assert len(meta) == len(checkpoint.meta) - 1
+    run.checkpoints.save(1, checkpoint.tensors, meta)
     fit(run, 2, NoMixing())
     assert warned(caplog) == []
 
@@ -149,8 +149,8 @@ def test_strategies_of_one_mixer_warn_of_its_options_too(
     for rounds, k in ((1, 2), (2, 4)):
         again = Run.open(run.id, home=tmp_path)
         CutMixSL(TOY.upper(), k=k, device="cpu", run=again).fit(TOY.make_clients(), rounds)
-    (said,) = warned(caplog)
-    assert "of round 1 is of PatchCutMix with k = 2, and here it has k = 4" in said
+    (warning,) = warned(caplog)
+    assert "of round 1 is of PatchCutMix with k = 2, and here it has k = 4" in warning
 
 
 def test_who_runs_the_mixer_is_no_part_of_what_it_is() -> None:
@@ -180,8 +180,8 @@ def test_a_hiding_is_treated_as_a_mixer_is(
     assert warned(caplog) == []
     fewer = replace(toy, options=replace(toy.options, k=2))
     fit_texts(run, 3, fewer, UShapeStrategy)
-    (said,) = warned(caplog)
-    assert "of round 2 is of MixGuard with k = 3, and here it has k = 2" in said
+    (warning,) = warned(caplog)
+    assert "of round 2 is of MixGuard with k = 3, and here it has k = 2" in warning
 
 
 def private(*options: dict[str, Any]) -> TextToy:
@@ -200,16 +200,16 @@ def test_what_a_hiding_has_spent_is_no_option_of_it(
     assert warned(caplog) == []
     weak = {"epsilon": 8000.0, "clip_norm": 50.0}
     fit_texts(run, 3, private(weak, weak), DPForwardSL)
-    (said,) = warned(caplog)
-    assert "is of DPForward with epsilon = 8.0, clip_norm = 1.0, and here it has " in said
-    assert "here it has epsilon = 8000.0, clip_norm = 50.0: the run" in said
+    (warning,) = warned(caplog)
+    assert "is of DPForward with epsilon = 8.0, clip_norm = 1.0, and here it has " in warning
+    assert "here it has epsilon = 8000.0, clip_norm = 50.0: the run" in warning
 
 
 LOW, HIGH = {"epsilon": 8.0}, {"epsilon": 800.0}
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "said"),
+    ("first", "then", "warning"),
     [
         ([LOW, HIGH], [LOW, HIGH], None),
         ([LOW, LOW], [LOW, HIGH], "epsilon = 8.0 of client 1, and here it has epsilon = 800.0 of"),
@@ -228,15 +228,15 @@ LOW, HIGH = {"epsilon": 8.0}, {"epsilon": 800.0}
 def test_hidings_of_all_clients_are_compared(
     first: list[dict[str, Any]],
     then: list[dict[str, Any]],
-    said: str | None,
+    warning: str | None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Not only the first client's."""
     facts = [facts_of_hidings(private(*options).clients_for()) for options in (first, then)]
     began = json.loads(json.dumps(facts[0]))  # as a checkpoint keeps it
     check_same("the checkpoint", began, facts[1])
-    assert len(warned(caplog)) == (said is not None)
-    assert (said or "") in caplog.text
+    assert len(warned(caplog)) == (warning is not None)
+    assert (warning or "") in caplog.text
 
 
 class Own(DPForward):

@@ -67,7 +67,7 @@ def test_an_empty_first_lower_segment_is_not_the_clients_fault(how: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "waits"),
+    ("options", "waits"),
     [
         ({}, 120.0),
         ({"timeout": 30}, 30.0),
@@ -76,13 +76,13 @@ def test_an_empty_first_lower_segment_is_not_the_clients_fault(how: str) -> None
     ],
 )
 def test_an_app_says_how_long_its_nodes_may_take(
-    given: dict[str, Any], waits: float, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], waits: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The default link gets it, which gives up after 120 s otherwise."""
-    made: list[float] = []
+    timeouts: list[float] = []
 
     def link_of(run: object, attach_timeout: float) -> Any:
-        made.append(attach_timeout)
+        timeouts.append(attach_timeout)
         raise LinkError("no node")
 
     monkeypatch.setattr(loop, "default_link", link_of)
@@ -90,8 +90,8 @@ def test_an_app_says_how_long_its_nodes_may_take(
     arrays = ArrayRecord(toy.lower().state_dict())
     grid: Any = None
     with pytest.raises(LinkError, match="no node"):
-        PSL(toy.upper(), device="cpu").start(grid, arrays, 1, **given)
-    assert made == [waits]
+        PSL(toy.upper(), device="cpu").start(grid, arrays, 1, **options)
+    assert timeouts == [waits]
 
 
 NO_WAITS = [
@@ -104,14 +104,14 @@ NO_WAITS = [
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong", "said"),
+    ("name", "wrong", "message"),
     [("timeout", None, "is None; it must be a number")]
     + [(name, *each) for name in ("timeout", "attach_timeout") for each in NO_WAITS],
 )
-def test_a_wait_is_a_number_of_seconds(name: str, wrong: Any, said: str) -> None:
+def test_a_wait_is_a_number_of_seconds(name: str, wrong: Any, message: str) -> None:
     """Text is no TypeError without a name, and NaN does not wait for ever."""
     toy = Toy()
     grid: Any = None
     arrays = ArrayRecord(toy.lower().state_dict())
-    with pytest.raises(ValueError, match=f"^{name} {said}"):
+    with pytest.raises(ValueError, match=f"^{name} {message}"):
         PSL(toy.upper(), device="cpu").start(grid, arrays, 1, **{name: wrong})

@@ -67,8 +67,8 @@ def test_another_fit_goes_on_with_what_the_same_clients_have_learned(
     first = strategy.fit(clients, 2)
     learned = [copy.deepcopy(client.weights()) for client in clients]
     strategy.fit(clients, 1)
-    for client, own in zip(clients, learned, strict=True):
-        expected = to_tensors(first.arrays) if kind is SFL else own
+    for client, weights in zip(clients, learned, strict=True):
+        expected = to_tensors(first.arrays) if kind is SFL else weights
         assert isinstance(client, Began)
         assert all(torch.equal(t, expected[name]) for name, t in client.began[2].items())
     strategy.fit(clients, 1, initial_arrays=first.arrays)
@@ -150,9 +150,9 @@ def test_a_fit_after_one_that_was_interrupted_goes_on_with_what_was_learned(
         strategy.fit(clients, 3, evaluate_fn=stop)
     learned = [copy.deepcopy(client.weights()) for client in clients]
     strategy.fit(clients, 1)
-    for client, own in zip(clients, learned, strict=True):
+    for client, weights in zip(clients, learned, strict=True):
         assert isinstance(client, Began)
-        expected = averages[0] if kind is SFL else own
+        expected = averages[0] if kind is SFL else weights
         assert all(torch.equal(t, expected[name]) for name, t in client.began[-1].items())
 
 
@@ -166,12 +166,12 @@ def test_clients_may_start_from_their_own_lower_segments(
             with torch.no_grad():
                 for weights in client.segment.parameters():
                     weights.add_(number)
-        own = [copy.deepcopy(client.weights()) for client in clients]
+        originals = [copy.deepcopy(client.weights()) for client in clients]
         caplog.clear()
         PSL(toy.upper(), device="cpu", steps_per_round=1).fit(clients, 1, **options)
         return [
-            all(torch.equal(t, kept[name]) for name, t in client.began[0].items())
-            for client, kept in zip(clients, own, strict=True)
+            all(torch.equal(t, original[name]) for name, t in client.began[0].items())
+            for client, original in zip(clients, originals, strict=True)
             if isinstance(client, Began)
         ]
 
@@ -237,19 +237,19 @@ def test_a_client_that_failed_leaves_no_infinite_epsilon_to_others() -> None:
 
 def test_how_fast_clients_are_is_forgotten_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others must not be grouped by the speeds of those that had their indices before."""
-    toy, seen = Toy(clients=4), list[int]()
+    toy, counts = Toy(clients=4), list[int]()
     strategy = CutMixSL(toy.upper(), device="cpu", pace=Pace(grouping="speed"))
     group_within = strategy.mixer.group_within
 
     def group(classes: Mapping[int, int]) -> None:
-        seen.append(len(classes))
+        counts.append(len(classes))
         group_within(classes)
 
     monkeypatch.setattr(strategy.mixer, "group_within", group)
     clients = toy.make_clients()
-    for given in (clients, clients, toy.make_clients()):
-        strategy.fit(given, 1)
-    assert seen == [0, 4, 0]
+    for participants in (clients, clients, toy.make_clients()):
+        strategy.fit(participants, 1)
+    assert counts == [0, 4, 0]
 
 
 def test_the_number_of_parts_is_chosen_anew_for_other_clients(
@@ -257,12 +257,12 @@ def test_the_number_of_parts_is_chosen_anew_for_other_clients(
 ) -> None:
     toy = Toy(clients=2, batch_norm=False)
     strategy = PSL(toy.upper(), device="cpu", server_update="mean", micro_batches=3)
-    clients, told = toy.make_clients(), list[bool]()
-    for given in (clients, clients, toy.make_clients()):
+    clients, warned = toy.make_clients(), list[bool]()
+    for participants in (clients, clients, toy.make_clients()):
         caplog.clear()
-        strategy.fit(given, 1)
-        told.append("micro-batches is 3, which does not divide a batch of 4" in caplog.text)
-    assert told == [True, False, True]
+        strategy.fit(participants, 1)
+        warned.append("micro-batches is 3, which does not divide a batch of 4" in caplog.text)
+    assert warned == [True, False, True]
 
 
 def resumed(
@@ -304,11 +304,11 @@ def test_a_resumed_run_without_a_round_left_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`flwr run` ends at once with exit status 0, so the log must tell why."""
-    said = "the run has finished its 4 rounds, and nothing is left to do: raise num_rounds"
+    message = "the run has finished its 4 rounds, and nothing is left to do: raise num_rounds"
     resumed(PSL, tmp_path, 4, Toy(), new=True)
-    assert said not in caplog.text
+    assert message not in caplog.text
     resumed(PSL, tmp_path, 4, Toy())
-    assert said in caplog.text
+    assert message in caplog.text
 
 
 def test_a_client_that_its_state_does_not_fit_is_named(

@@ -89,8 +89,8 @@ def test_a_last_round_that_is_lost_is_evaluated_all_the_same(
     assert dict(result.evaluate_metrics_serverapp[3])["accuracy"] == 0.1
     assert (run.status, [row["round"] for row in run.rows]) == ("finished", [1, 2])
     summary = run.summary or {}
-    kept = ("top1", "evaluation", "evaluated_round", "eval_loss", "eval_f1", "rounds")
-    assert [summary[name] for name in kept] == [0.1, "central", 3, 1.5, 0.25, 2]
+    names = ("top1", "evaluation", "evaluated_round", "eval_loss", "eval_f1", "rounds")
+    assert [summary[name] for name in names] == [0.1, "central", 3, 1.5, 0.25, 2]
     assert "after round 3, which was lost: top-1 0.1000 (central)" in caplog.text
 
 
@@ -107,8 +107,8 @@ def test_its_checkpoint_outlasts_a_power_loss_before_the_end_of_the_run(
     monkeypatch.setattr(CheckpointStore, "keep_between", lambda self: None)  # not reached then
     run = new_run(tmp_path)
     losing([3], run, checkpoint_every=5).fit(TOY.make_clients(), 3)
-    kept = [file.name for file in (run.path / "checkpoints").iterdir()]
-    assert kept == ["round-000003.safetensors"]
+    names = [file.name for file in (run.path / "checkpoints").iterdir()]
+    assert names == ["round-000003.safetensors"]
 
 
 def test_its_state_is_the_newest_checkpoint(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_a_lost_round_before_the_last_leaves_the_end_as_it_is(tmp_path: Path) ->
 def test_a_run_without_a_round_fails_and_begins_anew(tmp_path: Path) -> None:
     """It is not "finished", and needs no checkpoint to be resumed."""
     run, scores, ended = new_run(tmp_path), Scores(), Ended()
-    said = "every round of the run was lost.*round 3, the last: the mixer hung up in round 3"
-    with pytest.raises(LinkError, match=said):
+    message = "every round of the run was lost.*round 3, the last: the mixer hung up in round 3"
+    with pytest.raises(LinkError, match=message):
         losing([1, 2, 3], run, observers=[ended]).fit(TOY.make_clients(), 3, evaluate_fn=scores)
     assert (run.status, run.rows, scores.rounds) == ("failed", [], [])
     assert "the mixer hung up in round 3" in (run.failure or "")

@@ -17,11 +17,11 @@ from flwr_splitmix.testing.toy import Toy, sgd
 Method = Callable[..., Any]
 
 
-def own(kind: type[SplitStrategy], name: str, made: Callable[[Any], Any]) -> type[SplitStrategy]:
+def own(kind: type[SplitStrategy], name: str, change: Callable[[Any], Any]) -> type[SplitStrategy]:
     """Return a subclass whose method returns something made of what the overridden one returns."""
 
     def method(self: SplitStrategy, *arguments: Any) -> Any:
-        return made(getattr(kind, name)(self, *arguments))
+        return change(getattr(kind, name)(self, *arguments))
 
     return type("Own", (kind,), {name: method})
 
@@ -33,8 +33,8 @@ def rows(kind: type[SplitStrategy], **options: Any) -> list[tuple[Any, Any]]:
     return [(row["loss"], row["accuracy"]) for row in strategy.rows]
 
 
-def each(made: Any) -> Any:
-    yield from made
+def each(returned: Any) -> Any:
+    yield from returned
 
 
 def with_nan(arrays: ArrayRecord) -> ArrayRecord:
@@ -49,7 +49,7 @@ def test_messages_may_come_from_a_generator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "made", "sentence"),
+    ("name", "change", "sentence"),
     [
         ("configure_train", lambda _: None, "configure_train of Own returns None; needed are mess"),
         ("configure_train", lambda _: "all", "configure_train of Own returns a str; needed are"),
@@ -66,10 +66,10 @@ def test_messages_may_come_from_a_generator() -> None:
         ("aggregate_train", lambda pair: (pair[0], {}), "a dict in its pair where MetricRecord"),
     ],
 )
-def test_what_an_override_returns_is_named(name: str, made: Method, sentence: str) -> None:
+def test_what_an_override_returns_is_named(name: str, change: Method, sentence: str) -> None:
     """Otherwise it would be an error about something else, or nothing would learn, silently."""
     with pytest.raises(AggregatorError, match=sentence):
-        rows(own(SFL, name, made), evaluation="federated")
+        rows(own(SFL, name, change), evaluation="federated")
 
 
 def test_a_method_that_is_set_on_the_object_is_checked_too() -> None:
@@ -101,8 +101,8 @@ def test_an_aggregation_is_checked_by_whoever_made_it(monkeypatch: pytest.Monkey
 
 
 def test_without_averaging_nothing_need_be_returned() -> None:
-    for made in (lambda _: None, lambda _: (ArrayRecord(), None)):
-        assert rows(own(PSL, "aggregate_train", made)) == rows(PSL)
+    for change in (lambda _: None, lambda _: (ArrayRecord(), None)):
+        assert rows(own(PSL, "aggregate_train", change)) == rows(PSL)
 
 
 def test_no_messages_are_no_evaluation() -> None:
@@ -111,16 +111,18 @@ def test_no_messages_are_no_evaluation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("change", "message"),
     [
         (lambda result: {"accuracy": result.accuracy}, "returns a dict"),
         (lambda result: result.accuracy, "returns a float"),
         (lambda result: type(result), "returns the class EvaluationResult"),
     ],
 )
-def test_what_an_evaluation_of_ones_own_returns_is_named(made: Method, said: str) -> None:
-    with pytest.raises(TypeError, match=f"evaluate_round of Own {said}; needed is an EvaluationR"):
-        rows(own(SFL, "evaluate_round", made), evaluation="federated")
+def test_what_an_evaluation_of_ones_own_returns_is_named(change: Method, message: str) -> None:
+    with pytest.raises(
+        TypeError, match=f"evaluate_round of Own {message}; needed is an EvaluationR"
+    ):
+        rows(own(SFL, "evaluate_round", change), evaluation="federated")
 
 
 def test_an_evaluation_of_ones_own_may_return_nothing() -> None:

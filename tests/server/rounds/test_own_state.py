@@ -15,15 +15,15 @@ from flwr_splitmix.strategies import PSL, SplitStrategy, UShapeStrategy, USplitS
 from flwr_splitmix.testing.toy import Toy, sgd
 from flwr_splitmix.testing.toy_texts import TextToy
 
-Made = Callable[[Any], Any]
+Change = Callable[[Any], Any]
 
 
-def fitted(kind: type[Any], made: Made, home: Path) -> Run:
+def fitted(kind: type[Any], change: Change, home: Path) -> Run:
     """Do a round of a subclass whose `server_state` is made of what its base class returns."""
-    own = type("Own", (kind,), {"server_state": lambda self: made(kind.server_state(self))})
+    subclass = type("Own", (kind,), {"server_state": lambda self: change(kind.server_state(self))})
     toy: Any = Toy(clients=2) if issubclass(kind, SplitStrategy) else TextToy(clients=2)
     run = Run.create({}, name="own", home=home)
-    strategy = own(toy.server(), device="cpu", steps_per_round=1, optimizer=sgd(0.1), run=run)
+    strategy = subclass(toy.server(), device="cpu", steps_per_round=1, optimizer=sgd(0.1), run=run)
     strategy.fit(toy.clients_for(strategy, sgd(0.1)), 1)
     return run
 
@@ -32,13 +32,13 @@ def fitted(kind: type[Any], made: Made, home: Path) -> Run:
 def test_what_is_added_is_kept(kind: type[SplitStrategy | UShapeStrategy], tmp_path: Path) -> None:
     added = {"own": torch.ones(2)}, {"taken": 3, "each": [np.float32(0.5)]}
     run = fitted(kind, lambda pair: ({**pair[0], **added[0]}, {**pair[1], **added[1]}), tmp_path)
-    kept = run.checkpoints.load()
-    assert torch.equal(kept.tensors["own"], torch.ones(2))
-    assert (kept.meta["taken"], kept.meta["each"]) == (3, [0.5])
+    checkpoint = run.checkpoints.load()
+    assert torch.equal(checkpoint.tensors["own"], torch.ones(2))
+    assert (checkpoint.meta["taken"], checkpoint.meta["each"]) == (3, [0.5])
 
 
 @pytest.mark.parametrize(
-    ("made", "sentence"),
+    ("change", "sentence"),
     [
         (lambda pair: None, r"is None; needed is a pair of tensors by name and JSON values"),
         (lambda pair: pair[0], r"is an? \w+; needed is a pair of tensors by name and JSON values"),
@@ -48,9 +48,11 @@ def test_what_is_added_is_kept(kind: type[SplitStrategy | UShapeStrategy], tmp_p
         (lambda pair: (pair[0], {**pair[1], "n": {1}}), r"has a set at \['n'\]; it must consist"),
     ],
 )
-def test_what_no_checkpoint_could_hold_is_named(made: Made, sentence: str, tmp_path: Path) -> None:
+def test_what_no_checkpoint_could_hold_is_named(
+    change: Change, sentence: str, tmp_path: Path
+) -> None:
     with pytest.raises(TypeError, match=rf"^Own\.server_state\(\) {sentence}"):
-        fitted(PSL, made, tmp_path)
+        fitted(PSL, change, tmp_path)
 
 
 @pytest.mark.parametrize("kind", [PSL, USplitSL])

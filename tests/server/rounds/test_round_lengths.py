@@ -58,9 +58,9 @@ SHAPES = pytest.mark.parametrize(("fit", "kind"), [(images, PSL), (texts, USplit
 
 @SHAPES
 def test_a_strategy_may_choose_the_length_of_every_round(fit: Any, kind: type[Any]) -> None:
-    seen = Lengths()
-    fit(own(kind, "agree"), observers=[seen])
-    assert seen.announced == seen.taken == [1, 2, 3]
+    observer = Lengths()
+    fit(own(kind, "agree"), observers=[observer])
+    assert observer.announced == observer.taken == [1, 2, 3]
 
 
 @SHAPES
@@ -70,9 +70,9 @@ def test_a_length_that_changes_within_its_round_is_refused(fit: Any, kind: type[
         fit(own(kind, "train_round"), steps_per_round=7)
 
 
-def agreeing(kind: type[Any], made: Callable[[Any, Clients], Any]) -> type[Any]:
+def agreeing(kind: type[Any], agree: Callable[[Any, Clients], Any]) -> type[Any]:
     """Return a subclass whose `agree` is this function of the strategy and its clients."""
-    return type("Own", (kind,), {"agree": made})
+    return type("Own", (kind,), {"agree": agree})
 
 
 def set_to(value: Any) -> Callable[[Any, Clients], Any]:
@@ -85,14 +85,14 @@ def set_to(value: Any) -> Callable[[Any, Clients], Any]:
     return agree
 
 
-def returning(made: Callable[[int], Any]) -> Callable[[Any, Clients], Any]:
+def returning(change: Callable[[int], Any]) -> Callable[[Any, Clients], Any]:
     """Return an `agree` that returns something else than it should."""
-    return lambda self, clients: made(super(type(self), self).agree(clients))
+    return lambda self, clients: change(super(type(self), self).agree(clients))
 
 
 @SHAPES
 @pytest.mark.parametrize(
-    ("made", "sentence"),
+    ("change", "sentence"),
     [
         (lambda steps: 1, r"agree of Own returns 1, but 7 steps will be taken, .* sets `steps_per"),
         (lambda steps: 2 * steps, "agree of Own returns 14, but 7 steps will be taken"),
@@ -103,23 +103,23 @@ def returning(made: Callable[[int], Any]) -> Callable[[Any, Clients], Any]:
     ],
 )
 def test_a_length_is_not_believed(
-    made: Callable[[int], Any], sentence: str, fit: Any, kind: type[Any], tmp_path: Path
+    change: Callable[[int], Any], sentence: str, fit: Any, kind: type[Any], tmp_path: Path
 ) -> None:
     """Written down, it would let an interrupted round be charged short."""
     run = Run.create({}, name="own", home=tmp_path)
     with pytest.raises(RuntimeError, match=sentence):
-        fit(agreeing(kind, returning(made)), steps_per_round=7, run=run)
+        fit(agreeing(kind, returning(change)), steps_per_round=7, run=run)
     assert not (run.path / "begun.jsonl").exists()
 
 
 @SHAPES
 def test_a_length_may_be_numpys_or_unknown(fit: Any, kind: type[Any], tmp_path: Path) -> None:
-    seen, run = Lengths(), Run.create({}, name="own", home=tmp_path)
-    fit(agreeing(kind, set_to(np.int64(2))), observers=[seen], run=run)
-    fit(agreeing(kind, returning(np.int64)), observers=[seen], steps_per_round=2)
-    fit(agreeing(kind, returning(lambda steps: None)), observers=[seen], steps_per_round=2)
-    assert seen.announced == [2] * 6 + [None] * 3
-    assert seen.taken == [2] * 9
+    observer, run = Lengths(), Run.create({}, name="own", home=tmp_path)
+    fit(agreeing(kind, set_to(np.int64(2))), observers=[observer], run=run)
+    fit(agreeing(kind, returning(np.int64)), observers=[observer], steps_per_round=2)
+    fit(agreeing(kind, returning(lambda steps: None)), observers=[observer], steps_per_round=2)
+    assert observer.announced == [2] * 6 + [None] * 3
+    assert observer.taken == [2] * 9
 
 
 @SHAPES

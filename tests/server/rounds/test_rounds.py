@@ -56,15 +56,15 @@ def run(
     kind: Any, toy: Toy, rounds: int = 1, faulty: dict[int, tuple[int, int]] | None = None,
     nonsense: bool = False, lr: float = 0.1, **options: Any,
 ) -> tuple[Any, Seen, Any]:  # fmt: skip
-    seen = Seen()
+    observer = Seen()
     options = {"optimizer": sgd(lr), "schedule": constant, "device": "cpu", **options}
-    strategy = kind(toy.upper(), observers=[seen], **options)
+    strategy = kind(toy.upper(), observers=[observer], **options)
     clients = toy.make_clients(sgd(lr), kind=Faulty, shares=strategy.mixer.shares)
     for client, place in (faulty or {}).items():
         clients[client].at = place  # type: ignore[attr-defined]
         clients[client].nonsense = nonsense  # type: ignore[attr-defined]
     strategy.fit(clients, rounds)
-    return strategy, seen, clients
+    return strategy, observer, clients
 
 
 def weights(strategy: Any, clients: Any) -> dict[str, Tensor]:
@@ -76,28 +76,28 @@ def weights(strategy: Any, clients: Any) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("nonsense", [False, True], ids=["raises", "sends NaN"])
 def test_a_client_that_fails_mid_round_costs_its_own_contribution(nonsense: bool) -> None:
-    strategy, seen, clients = run(
+    strategy, observer, clients = run(
         PSL, Toy(clients=3), 2, {1: (1, 1)}, nonsense, server_update="sum"
     )
-    assert [len(step.uploads) for step in seen.steps] == [3, 2, 2, 3, 3, 3]
-    assert [event.clients_alive for event in seen.rounds] == [2, 3]
+    assert [len(step.uploads) for step in observer.steps] == [3, 2, 2, 3, 3, 3]
+    assert [event.clients_alive for event in observer.rounds] == [2, 3]
     reason = "NaN or infinite" if nonsense else "RuntimeError; the log says more"
-    assert reason in seen.rounds[0].failures[1]
-    assert seen.rounds[1].failures == {}
+    assert reason in observer.rounds[0].failures[1]
+    assert observer.rounds[1].failures == {}
     assert all(t.isfinite().all() for t in weights(strategy, clients).values())
 
 
 def test_the_group_of_a_client_that_fails_goes_on_with_the_patches_that_came() -> None:
-    _, seen, _ = run(CutMixSL, Toy(clients=4), 1, {1: (1, 1)}, k=4, alpha=None, min_nodes=2)
-    before, now, after = seen.steps
+    _, observer, _ = run(CutMixSL, Toy(clients=4), 1, {1: (1, 1)}, k=4, alpha=None, min_nodes=2)
+    before, during, after = observer.steps
     assert before.mixed.sources[0].ratio == 1
-    (source,) = now.mixed.sources
+    (source,) = during.mixed.sources
     assert sorted(m.client for m in source.members) == [0, 2, 3]
     assert 0 < source.ratio < 1
-    torch.testing.assert_close(now.mixed.targets.sum(1), torch.ones(4, dtype=torch.float64))
-    lost = next(m for m in now.plan.passes[0][0].members if m.client == 1)
+    torch.testing.assert_close(during.mixed.targets.sum(1), torch.ones(4, dtype=torch.float64))
+    lost = next(m for m in during.plan.passes[0][0].members if m.client == 1)
     at = lost.share.positions(4)
-    assert not now.mixed.smashed[:, at].any()
+    assert not during.mixed.smashed[:, at].any()
     assert after.mixed.sources[0].ratio == 1  # three clients, planned anew
 
 
@@ -105,16 +105,16 @@ def test_the_survivor_without_a_patch_skips_the_step() -> None:
     """Two clients, one of which keeps nothing in the step in which the other fails."""
     toy = Toy(clients=2)
     options: dict[str, Any] = {"alpha": 0.01, "min_nodes": 1}
-    _, seen, _ = run(CutMixSL, toy, **options)
+    _, observer, _ = run(CutMixSL, toy, **options)
     empty, number = next(
         (m.client, step.number)
-        for step in seen.steps
+        for step in observer.steps
         for m in step.plan.passes[0][0].members
         if m.share.lam == 0
     )
-    _, seen, _ = run(CutMixSL, toy, 1, {1 - empty: (1, number)}, **options)
-    assert [event.clients_alive for event in seen.rounds] == [1]
-    assert [step.number for step in seen.steps] == [n for n in range(3) if n != number]
+    _, observer, _ = run(CutMixSL, toy, 1, {1 - empty: (1, number)}, **options)
+    assert [event.clients_alive for event in observer.rounds] == [1]
+    assert [step.number for step in observer.steps] == [n for n in range(3) if n != number]
 
 
 def test_below_min_nodes_the_round_ends_with_the_reasons() -> None:
@@ -140,11 +140,11 @@ def test_a_round_too_small_for_its_mixer_names_the_mixer_not_an_option() -> None
 
 
 def test_clients_that_make_other_shapes_are_left_out() -> None:
-    toy, seen = Toy(clients=3), Seen()
+    toy, observer = Toy(clients=3), Seen()
     clients = [*toy.make_clients(), *Toy(clients=1, patches=7).make_clients()]
-    strategy = PSL(toy.upper(), device="cpu", observers=[seen])
+    strategy = PSL(toy.upper(), device="cpu", observers=[observer])
     strategy.fit(clients, 1)
-    assert list(seen.rounds[0].failures) == [3]
+    assert list(observer.rounds[0].failures) == [3]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -153,8 +153,8 @@ def test_two_identical_runs_are_bit_identical(name: str) -> None:
     results = []
     for noise in (0, 1):
         torch.manual_seed(noise)  # the caller's generator has no part in it
-        strategy, seen, clients = run(maker(name), toy, 2, fraction_train=0.75, seed=4)
-        results.append((weights(strategy, clients), [float(s.result.loss) for s in seen.steps]))
+        strategy, observer, clients = run(maker(name), toy, 2, fraction_train=0.75, seed=4)
+        results.append((weights(strategy, clients), [float(s.result.loss) for s in observer.steps]))
     (first, losses), (second, again) = results
     assert losses == again
     assert all(torch.equal(t, second[name]) for name, t in first.items())
@@ -175,23 +175,23 @@ def test_training_learns() -> None:
         toy = toy_for(name, clients=4, batch=4, dropout=0.0)
         hard = name == "ShuffledCutMixSL"  # permuted and mixed: many small steps
         rounds, lr = (40, 0.1) if hard else (16, 0.3)
-        _, seen, _ = run(maker(name), toy, rounds, server_update="sum", lr=lr)
-        losses = [float(step.result.loss) for step in seen.steps]
+        _, observer, _ = run(maker(name), toy, rounds, server_update="sum", lr=lr)
+        losses = [float(step.result.loss) for step in observer.steps]
         assert sum(losses[-15:]) < 0.95 * sum(losses[:15]), name
 
 
 def test_a_fraction_of_the_clients_takes_part_and_all_in_the_long_run() -> None:
-    _, seen, _ = run(PSL, Toy(clients=6), 12, fraction_train=0.5)
-    sampled = [tuple(sorted(step.uploads)) for step in seen.steps if step.number == 0]
+    _, observer, _ = run(PSL, Toy(clients=6), 12, fraction_train=0.5)
+    sampled = [tuple(sorted(step.uploads)) for step in observer.steps if step.number == 0]
     assert all(len(clients) == 3 for clients in sampled)
     assert {client for clients in sampled for client in clients} == set(range(6))
     assert len(set(sampled)) > 3
 
 
 def test_a_step_costs_one_exchange_and_a_round_one_more() -> None:
-    _, seen, _ = run(CutMixSL, Toy(clients=4), 2, steps_per_round=3)
+    _, observer, _ = run(CutMixSL, Toy(clients=4), 2, steps_per_round=3)
     for client in range(4):
-        down = [e for e in seen.exchanges if (e.client, e.direction) == (client, "down")]
+        down = [e for e in observer.exchanges if (e.client, e.direction) == (client, "down")]
         assert [(e.server_round, e.payload["number"]) for e in down] == [
             (r, n) for r in (1, 2) for n in range(4)
         ]
@@ -208,10 +208,10 @@ def test_steps_follow_from_batches_and_epochs() -> None:
 
 
 def test_groups_of_an_epoch_change_with_the_epoch() -> None:
-    _, seen, _ = run(CutMixSL, Toy(clients=8), regroup="epoch", epochs_per_round=2)
+    _, observer, _ = run(CutMixSL, Toy(clients=8), regroup="epoch", epochs_per_round=2)
     grouped = [
         frozenset(frozenset(m.client for m in g.members) for g in step.plan.passes[0])
-        for step in seen.steps
+        for step in observer.steps
     ]
     assert len(grouped) == 6
     assert len(set(grouped[:3])) == len(set(grouped[3:])) == 1
@@ -248,19 +248,19 @@ def test_no_upload_is_unmixed_if_clients_left_over_are_skipped(
     strategy: type[SplitStrategy], k: int, clients: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
-        _, seen, _ = run(strategy, Toy(clients=clients), 2, k=k, leftover="skip")
-    assert {len(step.uploads) for step in seen.steps} == {clients - 1}
-    assert not any(step.plan.unmixed for step in seen.steps)
+        _, observer, _ = run(strategy, Toy(clients=clients), 2, k=k, leftover="skip")
+    assert {len(step.uploads) for step in observer.steps} == {clients - 1}
+    assert not any(step.plan.unmixed for step in observer.steps)
     assert not any("left over" in record.getMessage() for record in caplog.records)
-    assert {client for step in seen.steps for client in step.uploads} == {*range(clients)}
+    assert {client for step in observer.steps for client in step.uploads} == {*range(clients)}
 
 
 def test_who_is_skipped_for_a_whole_round_is_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
         run(CutMixSL, Toy(clients=3), 1, leftover="skip", regroup="epoch")
-    (said,) = (record.getMessage() for record in caplog.records)
-    assert "was left over in every step of a round (leftover='skip'), so nothing was" in said
-    assert "regroup='step', or more steps in a round" in said
+    (warning,) = (record.getMessage() for record in caplog.records)
+    assert "was left over in every step of a round (leftover='skip'), so nothing was" in warning
+    assert "regroup='step', or more steps in a round" in warning
 
 
 def test_a_client_that_counts_less_in_the_length_of_a_round_is_named_once(
@@ -269,8 +269,10 @@ def test_a_client_that_counts_less_in_the_length_of_a_round_is_named_once(
     """Also where nothing is averaged: 2 steps, where the mean is 83."""
     run(PSL, Toy(clients=3, examples=(4, 4, 500)), 2)
     lines = [record.getMessage() for record in caplog.records]
-    said = "client 2 has far more examples than most: 400 of each client's count for the length of"
-    assert [line.startswith(said) for line in lines].count(True) == 1
+    warning = (
+        "client 2 has far more examples than most: 400 of each client's count for the length of"
+    )
+    assert [line.startswith(warning) for line in lines].count(True) == 1
 
 
 @pytest.mark.parametrize(
@@ -357,14 +359,14 @@ class Poisoned(SplitClient):
 
 
 def test_a_poisoned_lower_segment_is_not_averaged() -> None:
-    toy, seen = Toy(clients=3), Seen()
+    toy, observer = Toy(clients=3), Seen()
     clients = list(toy.make_clients(sgd(0.1)))
     clients[0] = toy.make_clients(sgd(0.1), kind=Poisoned)[0]
-    strategy = SFL(toy.upper(), device="cpu", observers=[seen])
+    strategy = SFL(toy.upper(), device="cpu", observers=[observer])
     result = strategy.fit(clients, 2)
     assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
     reason = {0: "returned weights with NaN or infinite numbers"}
-    assert [event.failures for event in seen.rounds] == [reason, reason]
+    assert [event.failures for event in observer.rounds] == [reason, reason]
 
 
 def test_a_client_that_is_alone_since_another_dropped_out_is_named(
@@ -373,7 +375,7 @@ def test_a_client_that_is_alone_since_another_dropped_out_is_named(
     # Client 3 drops out in the first of three steps: in the two that are left, one is alone.
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
         run(CutMixSL, Toy(clients=4), rounds=2, faulty={3: (1, 0)})
-    said = [r.getMessage() for r in caplog.records if "left over" in r.getMessage()]
-    assert len(said) == 1
-    assert said[0].startswith("round 1: ")
-    assert "in 2 uploads in all" in said[0]
+    warnings = [r.getMessage() for r in caplog.records if "left over" in r.getMessage()]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("round 1: ")
+    assert "in 2 uploads in all" in warnings[0]

@@ -40,9 +40,9 @@ def in_the_u_shape() -> Fitted:
 
 
 def of_whole_models() -> Fitted:
-    own = [nn.Sequential(nn.Flatten(), nn.Linear(8, 2)) for _ in range(2)]
+    models = [nn.Sequential(nn.Flatten(), nn.Linear(8, 2)) for _ in range(2)]
     data = [(torch.zeros(8), 0), (torch.ones(8), 1)]
-    return FedAvg(), [WholeClient(model, data, batch_size=2, device="cpu") for model in own]
+    return FedAvg(), [WholeClient(model, data, batch_size=2, device="cpu") for model in models]
 
 
 @pytest.mark.parametrize("make", [in_the_l_shape, in_the_u_shape, of_whole_models])
@@ -90,13 +90,13 @@ def test_before_the_first_run_a_strategy_has_none() -> None:
 def test_how_fast_clients_are_is_known_of_these_alone() -> None:
     strategy, clients = split(), TOY.make_clients(sgd(0.1))
     strategy.fit(clients, 1)
-    known = dict(strategy.run_state.shape.seconds)
-    assert known.keys() == set(range(TOY.clients))
+    seconds = dict(strategy.run_state.shape.seconds)
+    assert seconds.keys() == set(range(TOY.clients))
     few = split(fraction_train=0.5)
     few.fit(clients, 1)
-    asked = few.run_state.shape.seconds.keys()
+    sampled = few.run_state.shape.seconds.keys()
     few.fit(clients, 3)  # goes on: what is known of those that are not drawn again stays
-    assert few.run_state.shape.seconds.keys() >= asked
+    assert few.run_state.shape.seconds.keys() >= sampled
     strategy.fit(clients[:2], 1)
     assert strategy.run_state.shape.seconds.keys() == {0, 1}
 

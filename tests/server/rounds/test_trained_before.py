@@ -60,20 +60,20 @@ def test_a_run_that_is_resumed_does_not_begin_anew(
     assert "has aggregated for another strategy" not in caplog.text
 
 
-@pytest.mark.parametrize(("kind", "told"), [(FedAdam, True), (FedAvgM, True), (FedAvg, False)])
+@pytest.mark.parametrize(("kind", "warned"), [(FedAdam, True), (FedAvgM, True), (FedAvg, False)])
 def test_an_aggregator_of_two_strategies_keeps_its_moments_with_a_word(
-    kind: Any, told: bool, caplog: pytest.LogCaptureFixture
+    kind: Any, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The second strategy begins with the moments of the first."""
-    toy, said = Toy(), "has aggregated for another strategy, and may still have its state"
+    toy, warning = Toy(), "has aggregated for another strategy, and may still have its state"
     shared = kind(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
     first, second = (SFL(toy.upper(), aggregator=shared, device="cpu") for _ in range(2))
     clients = toy.make_clients(sgd(0.1))
     first.fit(clients, 1)
     first.fit(clients, 1)
-    assert said not in caplog.text
+    assert warning not in caplog.text
     second.fit(toy.make_clients(sgd(0.1)), 1)
-    assert caplog.text.count(f"the aggregator, {kind.__name__}, {said}") == told
+    assert caplog.text.count(f"the aggregator, {kind.__name__}, {warning}") == warned
 
 
 ELSEWHERE = "has learned in another strategy, and goes on from that; to compare from equal starts"

@@ -39,18 +39,18 @@ class OwnFedAvg(Evaluates, FedAvg):
 def said(
     caplog: pytest.LogCaptureFixture,
     word: str,
-    strategy: type[SplitStrategy] = SFL,
+    kind: type[SplitStrategy] = SFL,
     client: type[SplitClient] = SplitClient,
     **options: Any,
 ) -> list[str]:
     """Return what a run of two rounds logs about a word."""
-    made = strategy(
+    strategy = kind(
         TOY.upper(), optimizer=sgd(0.1), schedule=constant, device="cpu", steps_per_round=1,
         **options,
     )  # fmt: skip
     caplog.clear()
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
-        made.fit(TOY.make_clients(sgd(0.1), client), 2)
+        strategy.fit(TOY.make_clients(sgd(0.1), client), 2)
     return [record.getMessage() for record in caplog.records if word in record.getMessage()]
 
 
@@ -93,11 +93,11 @@ class OldFedAvg(Old, FedAvg):
 
 def test_methods_of_an_older_flower_that_nothing_calls(caplog: pytest.LogCaptureFixture) -> None:
     aggregator = OldFedAvg(min_train_nodes=1, min_available_nodes=1)
-    for name, told in (
+    for name, warnings in (
         ("OldSFL", said(caplog, "_fit", OldSFL)),
         ("OldFedAvg", said(caplog, "_fit", aggregator=aggregator)),
     ):
-        assert told == [
+        assert warnings == [
             f"{name}.{old}_fit is never called: in flwr.serverapp.strategy its name is {old}_train"
             for old in ("configure", "aggregate")
         ]

@@ -19,8 +19,8 @@ KINDS = [(TrainedUpper, {"num_classes": 3}, "upper"), (TrainedTrunk, {}, "trunk"
 
 
 def segment_of(kind: Any, options: dict[str, Any], module: nn.Module) -> TrainedSegment:
-    made: TrainedSegment = kind(module, optimizer=adamw(0.1), device="cpu", **options)
-    return made
+    segment: TrainedSegment = kind(module, optimizer=adamw(0.1), device="cpu", **options)
+    return segment
 
 
 def learn(segment: TrainedSegment, scale: float = 1.0) -> None:

@@ -60,8 +60,10 @@ def test_if_no_part_of_the_l_shape_learns_it_is_told_once(
     for client in clients:
         client.segment.requires_grad_(frozen == "upper")
     strategy.fit(clients, 2)
-    said = "nothing is trained: the upper segment and the clients' lower segments have no weights"
-    assert caplog.text.count(said) == (frozen == "both")
+    warning = (
+        "nothing is trained: the upper segment and the clients' lower segments have no weights"
+    )
+    assert caplog.text.count(warning) == (frozen == "both")
 
 
 @pytest.mark.parametrize("learns", ["head", "trunk", "tail", ""])
@@ -75,5 +77,5 @@ def test_if_no_part_of_the_u_shape_learns_it_is_told_once(
         client.head.requires_grad_(learns == "head")
         client.tail.requires_grad_(learns == "tail")
     strategy.fit(clients, 2)
-    said = "nothing is trained: the trunk and the clients' heads and tails have no weights, or"
-    assert caplog.text.count(said) == (not learns)
+    warning = "nothing is trained: the trunk and the clients' heads and tails have no weights, or"
+    assert caplog.text.count(warning) == (not learns)

@@ -42,5 +42,5 @@ def test_that_a_state_is_not_kept_is_told_once(
         TOY.upper(), loss=RareClassesCount(counts), device="cpu", steps_per_round=2, run=run
     )
     strategy.fit(TOY.make_clients(), 2)
-    said = "the loss RareClassesCount has a state that changes in training, which checkpoints do"
-    assert caplog.text.count(said) == times
+    warning = "the loss RareClassesCount has a state that changes in training, which checkpoints do"
+    assert caplog.text.count(warning) == times

@@ -84,14 +84,14 @@ class DropPath(nn.Module):
     """Stochastic depth, which is none of torch's layers."""
 
     def forward(self, smashed: Tensor) -> Tensor:
-        kept = torch.rand(len(smashed), 1, 1) < 0.5
-        return smashed + smashed.tanh() * kept
+        mask = torch.rand(len(smashed), 1, 1) < 0.5
+        return smashed + smashed.tanh() * mask
 
 
 def zero_head() -> nn.Module:
-    own = nn.Linear(PATCHES * WIDTH, CLASSES)
-    nn.init.zeros_(own.weight)
-    return nn.Sequential(Layer(standardised), nn.Flatten(), own)
+    linear = nn.Linear(PATCHES * WIDTH, CLASSES)
+    nn.init.zeros_(linear.weight)
+    return nn.Sequential(Layer(standardised), nn.Flatten(), linear)
 
 
 MIXING: dict[str, Callable[[], nn.Module]] = {
@@ -122,10 +122,10 @@ def test_an_upper_segment_that_mixes_examples_is_refused(name: str) -> None:
     mixed = part()
     if name == "half precision":
         mixed = Mixed(mixed.smashed.bfloat16(), mixed.targets, mixed.sources)
-    said = (
+    message = (
         r"^the upper segment \(Sequential\) computes logits of .*: set micro_batches to 1 .*key m"
     )
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         learn(MIXING[name](), mixed=mixed)
 
 
@@ -293,8 +293,10 @@ def test_what_says_that_it_may_be_cut_is_not_tried() -> None:
     assert passed == counted == [2 * SAMPLES]
 
 
-@pytest.mark.parametrize("asked", [2, "auto"])
-def test_a_loss_that_says_that_it_needs_a_whole_batch_is_refused_at_once(asked: Any) -> None:
+@pytest.mark.parametrize("micro_batches", [2, "auto"])
+def test_a_loss_that_says_that_it_needs_a_whole_batch_is_refused_at_once(
+    micro_batches: Any,
+) -> None:
     class Contrastive(nn.Module):
         across_batch = True
 
@@ -302,11 +304,12 @@ def test_a_loss_that_says_that_it_needs_a_whole_batch_is_refused_at_once(asked: 
             return contrastive(logits, targets)
 
     options: dict[str, Any] = {"num_classes": CLASSES, "server_update": "sum", "device": "cpu"}
-    said = (
-        f"micro_batches is {asked!r}, but loss Contrastive needs a whole batch; .*micro_batches 1"
+    message = (
+        f"micro_batches is {micro_batches!r}, but loss Contrastive needs a whole batch; "
+        ".*micro_batches 1"
     )
-    with pytest.raises(ValueError, match=said):
-        PSL(head(), loss=Contrastive(), micro_batches=asked, **options)
+    with pytest.raises(ValueError, match=message):
+        PSL(head(), loss=Contrastive(), micro_batches=micro_batches, **options)
     PSL(head(), loss=Contrastive(), micro_batches=1, **options)
 
 
@@ -317,8 +320,10 @@ def test_a_trial_that_cannot_tell_is_told(caplog: pytest.LogCaptureFixture) -> N
 
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
         learn(nn.Sequential(Fixed(), head()))
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("the trial of whether Sequential mixes the examples of a batch is incom")
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith(
+        "the trial of whether Sequential mixes the examples of a batch is incom"
+    )
 
 
 def test_whole_batches_are_not_tried() -> None:

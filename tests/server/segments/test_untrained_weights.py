@@ -54,10 +54,10 @@ def test_weights_that_are_unfrozen_later_are_named_once(
     )
     with caplog.at_level("INFO", logger="flwr.splitmix"):
         strategy.fit(toy.clients_for(strategy), 3)
-    said = caplog.text
+    log = caplog.text
     warning = f"the server's {shape} has weights to train that its optimizer does not know"
-    assert said.count(warning) == 1
-    assert said.index("round 1/3") < said.index(warning) < said.index("round 2/3")
+    assert log.count(warning) == 1
+    assert log.index("round 1/3") < log.index(warning) < log.index("round 2/3")
     assert frozen.requires_grad
     assert torch.equal(frozen, before)
 
@@ -78,13 +78,13 @@ def test_weights_frozen_after_the_strategy_was_made_learn_once_unfrozen(
 
 
 @pytest.mark.parametrize(
-    ("upper", "said"),
+    ("upper", "message"),
     [
         (nn.Linear, "upper is the class Linear; needed is a torch.nn.Module"),
         (torch.relu, "upper is a builtin_function_or_method; needed is a torch.nn.Module"),
         (nn.Linear(2, 2, device="meta"), "upper is on the device 'meta', without values"),
     ],
 )
-def test_what_is_no_module_with_weights_is_refused(upper: Any, said: str) -> None:
-    with pytest.raises(TypeError, match=said):
+def test_what_is_no_module_with_weights_is_refused(upper: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         PSL(upper, num_classes=2, device="cpu")

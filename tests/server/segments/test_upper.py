@@ -184,15 +184,15 @@ def test_one_group_whose_gradients_overflow_ruins_neither_weights_nor_adam(
     segment = TrainedUpper(Steep(bend), device="cpu", server_update=update)
     assert segment.waits
     segment.waits = waits
-    sent = torch.randn(GROUPS * B, 6, 3, generator=torch.Generator().manual_seed(0))
-    sent[B : 2 * B] = at
+    smashed = torch.randn(GROUPS * B, 6, 3, generator=torch.Generator().manual_seed(0))
+    smashed[B : 2 * B] = at
     targets = torch.eye(3)[torch.arange(GROUPS * B) % 3]
-    mixed = Mixed(sent, targets, tuple(Source(0, (), 1.0) for _ in range(GROUPS)))
+    mixed = Mixed(smashed, targets, tuple(Source(0, (), 1.0) for _ in range(GROUPS)))
     before = segment.module.state_dict()["own.weight"].clone()
     result = segment.learn(mixed, 0.5, 1, seed=0, rng=np.random.default_rng(2))
     assert result.gradient.isfinite().all()
     assert all(t.isfinite().all() for t in segment.state()[0].values())
-    mixed = Mixed(sent[:B], targets[:B], mixed.sources[:1])
+    mixed = Mixed(smashed[:B], targets[:B], mixed.sources[:1])
     segment.learn(mixed, 0.5, 1, seed=0, rng=np.random.default_rng(2))
     assert not torch.equal(segment.module.state_dict()["own.weight"], before)
 
@@ -208,9 +208,9 @@ def test_a_gradient_that_clients_would_refuse_is_not_sent(
     mixed = mixture()
     mixed.targets[B : 2 * B] *= -1e9
     result = segment.learn(mixed, 0.5, 1, seed=0, rng=np.random.default_rng(2))
-    own = result.gradient.view(GROUPS, B, 6, 3)
-    assert (own[1] == 0).all()
-    assert all(bool(own[group].abs().amax() > 1e-6) for group in (0, 2))
+    gradients = result.gradient.view(GROUPS, B, 6, 3)
+    assert (gradients[1] == 0).all()
+    assert all(bool(gradients[group].abs().amax() > 1e-6) for group in (0, 2))
     assert result.without_gradient == ((1,) if waits else ())
     segment.warn_of_skipped_steps(7)
     assert "round 7: 1 gradient of the smashed data had numbers beyond 1e+06" in caplog.text

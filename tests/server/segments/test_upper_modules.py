@@ -71,10 +71,10 @@ class Attending(nn.Module):
 )
 def test_a_module_for_other_smashed_data_is_told_their_shape(upper: nn.Module) -> None:
     segment = TrainedUpper(upper.double(), num_classes=3, device="cpu")
-    said = r"upper segment does not take .* of shape \(12, 6, 3\), .* from one model, and .* \("
-    with pytest.raises(ValueError, match=said):
+    message = r"upper segment does not take .* of shape \(12, 6, 3\), .* from one model, and .* \("
+    with pytest.raises(ValueError, match=message):
         segment.learn_part(mixture(), B, seed=0, first=True)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         segment.score(mixture().smashed, torch.zeros(12, dtype=torch.int64))
 
 
@@ -98,8 +98,10 @@ def test_maps_that_lie_otherwise_in_memory_are_not_taken_for_another_shape(
     if contiguous:
         segment.learn_part(mixture(), B, seed=0, first=True)
         return
-    said = r"upper segment calls .view on a tensor .* call .reshape instead, or .contiguous\(\) on"
-    with pytest.raises(ValueError, match=said):
+    message = (
+        r"upper segment calls .view on a tensor .* call .reshape instead, or .contiguous\(\) on"
+    )
+    with pytest.raises(ValueError, match=message):
         segment.learn_part(mixture(), B, seed=0, first=True)
 
 

@@ -65,8 +65,8 @@ class InOrder(Whole):
     orders: list[list[int]]
 
     def _sequential_steps(self, mixed: Any, order: Any) -> None:
-        own = [source.members[0].client for source in mixed.sources]
-        super()._sequential_steps(mixed, [own.index(client) for client in self.orders.pop(0)])
+        clients = [source.members[0].client for source in mixed.sources]
+        super()._sequential_steps(mixed, [clients.index(client) for client in self.orders.pop(0)])
 
 
 def check_equals_whole(strategy: SplitStrategy, segments: list[Any], watch: Watch) -> None:
@@ -85,8 +85,8 @@ def check_equals_whole(strategy: SplitStrategy, segments: list[Any], watch: Watc
         whole.step(shape, 1, number)
     uppers = whole.upper.state_dict(), strategy.upper.module.state_dict()
     check_same_tensors("upper segment", *uppers, 1e-10)
-    for index, (lower, own) in enumerate(zip(whole.lowers, segments, strict=True)):
-        check_same_tensors(f"lower segment of client {index}", lower.state_dict(), own, 1e-10)
+    for index, (lower, segment) in enumerate(zip(whole.lowers, segments, strict=True)):
+        check_same_tensors(f"lower segment of client {index}", lower.state_dict(), segment, 1e-10)
 
 
 def make(name: str, watch: Watch, pace: Pace, steps: int) -> SplitStrategy:

@@ -27,9 +27,11 @@ class Asked:
         self.failures[client] = reason
 
 
-def due(calibrations: Calibrations, said: dict[int, int]) -> tuple[dict[int, int], dict[int, str]]:
-    asked = Asked()
-    return calibrations.due(cast(Clients, asked), said), asked.failures
+def due(
+    calibrations: Calibrations, claims: dict[int, int]
+) -> tuple[dict[int, int], dict[int, str]]:
+    clients = Asked()
+    return calibrations.due(cast(Clients, clients), claims), clients.failures
 
 
 def test_who_claims_calibration_alone_is_compared_with_what_all_have_said() -> None:
@@ -70,9 +72,9 @@ class Endless(UShapeClient):
     """Client 2 says from the second round on that it has many steps of calibration to do."""
 
     def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
-        said = super().attach(order, arrays)
+        facts = super().attach(order, arrays)
         first = {} if order.client == 2 else {"calibration-steps": 2}
-        return {**said, **first} if order.server_round == 1 else {**said, **self.later(order)}
+        return {**facts, **first} if order.server_round == 1 else {**facts, **self.later(order)}
 
     @staticmethod
     def later(order: Any) -> dict[str, Any]:
@@ -88,29 +90,31 @@ class Endless(UShapeClient):
 
 def trained(rounds: int) -> tuple[list[int], list[dict[int, str]]]:
     """Return calibration requests, and failures, by round."""
-    asked: Counter[int] = Counter()
+    requests: Counter[int] = Counter()
 
     class Counting(Seen):
         def on_exchange(self, event: Any) -> None:
             if event.method == "encode_public" and event.direction == "down":
-                asked[len(self.rounds)] += 1
+                requests[len(self.rounds)] += 1
 
-    seen = Counting()
+    observer = Counting()
     toy = TextToy(kind=Endless)
-    strategy = USplitSL(toy.server(), device="cpu", observers=[seen], steps_per_round=1)
+    strategy = USplitSL(toy.server(), device="cpu", observers=[observer], steps_per_round=1)
     strategy.fit(toy.clients_for(strategy), rounds)
-    return [asked[i] for i in sorted(asked)], [dict(each.failures) for each in seen.rounds]
+    return [requests[i] for i in sorted(requests)], [
+        dict(each.failures) for each in observer.rounds
+    ]
 
 
 def test_a_claim_of_a_later_round_costs_the_others_little() -> None:
-    asked, failures = trained(3)
-    assert asked == [4, 150]  # of at most 200 in the run
+    requests, failures = trained(3)
+    assert requests == [4, 150]  # of at most 200 in the run
     assert failures[:2] == [{}, {}]
     assert failures[2].keys() == {2}
 
 
 def test_most_clients_wait_an_hour_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_limit, "MAX_SECONDS", -1.0)
-    asked, failures = trained(2)
-    assert asked == [4, 2]
+    requests, failures = trained(2)
+    assert requests == [4, 2]
     assert failures == [{}, {2: "was not through its calibration within -1 s"}]

@@ -23,11 +23,11 @@ IN_PARTS = partial(PSL, micro_batches=2, server_update="sum")
 
 def told(make: Any, monkeypatch: pytest.MonkeyPatch, rounds: int = 2) -> dict[LowerEnd, list[bool]]:
     """Return, for each lower segment, whether each of its steps was said to be a round's last."""
-    said: dict[LowerEnd, list[bool]] = {}
+    flags: dict[LowerEnd, list[bool]] = {}
     step = LowerEnd.step
 
     def noting(self: LowerEnd, *arguments: Any, last: bool = False) -> None:
-        said.setdefault(self, []).append(last)
+        flags.setdefault(self, []).append(last)
         step(self, *arguments, last=last)
 
     monkeypatch.setattr(LowerEnd, "step", noting)
@@ -35,8 +35,8 @@ def told(make: Any, monkeypatch: pytest.MonkeyPatch, rounds: int = 2) -> dict[Lo
         TOY.upper(), optimizer=sgd(0.1), schedule=constant, steps_per_round=STEPS, device="cpu"
     )
     strategy.fit(TOY.make_clients(sgd(0.1)), rounds)
-    assert len(said) == TOY.clients
-    return said
+    assert len(flags) == TOY.clients
+    return flags
 
 
 @pytest.mark.parametrize("make", [WHOLE, ARRIVAL, IN_PARTS], ids=["whole", "arrival", "in parts"])

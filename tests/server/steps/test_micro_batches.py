@@ -35,10 +35,10 @@ from tests.links.stream.peers import Proxy
 TOY = Toy(clients=3, batch_norm=False, dropout=0.0)
 
 
-@pytest.mark.parametrize("asked", [0, -1, 65, 1.5, True, "many", None])
-def test_what_is_no_number_of_parts_is_named(asked: Any) -> None:
+@pytest.mark.parametrize("micro_batches", [0, -1, 65, 1.5, True, "many", None])
+def test_what_is_no_number_of_parts_is_named(micro_batches: Any) -> None:
     with pytest.raises(ValueError, match=r"micro_batches is .*; allowed are integers from 1 to 64"):
-        PartCount(asked)
+        PartCount(micro_batches)
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def test_what_is_no_number_of_parts_is_named(asked: Any) -> None:
         ({"pace": Pace("skip")}, "straggler is 'skip', .* straggler 'wait'"),
     ],
 )
-@pytest.mark.parametrize("asked", [2, "auto"])
+@pytest.mark.parametrize("micro_batches", [2, "auto"])
 def test_what_needs_whole_batches_is_refused(
-    options: dict[str, Any], sentence: str, asked: Any
+    options: dict[str, Any], sentence: str, micro_batches: Any
 ) -> None:
-    own = {"upper": nn.Identity(), "server_update": "sum", **options}
-    with pytest.raises(ValueError, match=f"micro_batches is {asked!r}, but .*{sentence}"):
-        PSL(own.pop("upper"), num_classes=2, micro_batches=asked, **own)
+    arguments = {"upper": nn.Identity(), "server_update": "sum", **options}
+    with pytest.raises(ValueError, match=f"micro_batches is {micro_batches!r}, but .*{sentence}"):
+        PSL(arguments.pop("upper"), num_classes=2, micro_batches=micro_batches, **arguments)
 
 
 def test_edges_that_exchange_patches_within_a_batch_need_it_whole() -> None:
@@ -85,9 +85,9 @@ def test_a_number_that_does_not_divide_a_batch_is_rounded(
         for _ in range(2):
             count.begin_round(batch, overlaps=True)
     assert count.parts == parts
-    said = f"micro-batches is {most}, which does not divide a batch of {batch}: it is cut into "
+    warning = f"micro-batches is {most}, which does not divide a batch of {batch}: it is cut into "
     assert [record.getMessage() for record in caplog.records] == (
-        [] if parts == most else [said + str(parts)]
+        [] if parts == most else [warning + str(parts)]
     )
 
 
@@ -173,8 +173,8 @@ def over_stream(
 ) -> None:
     app = toy_app(TOY, kind, optimizer=sgd(0.1))
     grid = FakeGrid(app, TOY.clients, **{"state-dir": str(home)})
-    own = {"address": "127.0.0.1:0", "attach_timeout": 60, "step_timeout": 60, **options}
-    strategy.link = OnFakeGrid(StreamLink(**own), grid)
+    link_options = {"address": "127.0.0.1:0", "attach_timeout": 60, "step_timeout": 60, **options}
+    strategy.link = OnFakeGrid(StreamLink(**link_options), grid)
     strategy.start(None, to_arrays(TOY.lower().state_dict()), rounds)  # type: ignore[arg-type]
 
 
@@ -240,19 +240,21 @@ class Cutting(Kept):
 
 def test_connections_that_break_between_two_parts_change_nothing(tmp_path: Path) -> None:
     local = TOY.make_clients(sgd(0.1))
-    here = make(4, Watch(), min_nodes=3)
-    here.fit(local, 1)
-    there = make(4, Watch(), min_nodes=3)
+    in_process = make(4, Watch(), min_nodes=3)
+    in_process.fit(local, 1)
+    streamed = make(4, Watch(), min_nodes=3)
     address = f"127.0.0.1:{free_port()}"
     proxy = Proxy(address)
     Cutting.proxy = [proxy]
-    over_stream(there, tmp_path, Cutting, address=address, advertise=proxy.address)
+    over_stream(streamed, tmp_path, Cutting, address=address, advertise=proxy.address)
     proxy.close()
     assert Cutting.proxy == []
     assert proxy.accepted > TOY.clients
-    check_same_tensors("upper", here.upper.module.state_dict(), there.upper.module.state_dict())
-    for client, own in enumerate(local):
-        check_same_tensors(f"client {client}", own.weights(), Kept.kept[client])
+    check_same_tensors(
+        "upper", in_process.upper.module.state_dict(), streamed.upper.module.state_dict()
+    )
+    for client, local_client in enumerate(local):
+        check_same_tensors(f"client {client}", local_client.weights(), Kept.kept[client])
 
 
 def test_a_client_that_cannot_be_cut_says_so_and_what_to_do() -> None:
@@ -268,8 +270,10 @@ def test_auto_is_one_where_nothing_overlaps(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.INFO, "flwr.splitmix"):
         make("auto", watch).fit(TOY.make_clients(sgd(0.1)), 2)
     assert set(watch.parts.values()) == {0}
-    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("micro-batches")]
-    assert said == ["micro-batches: 1, for over this link nothing overlaps"]
+    messages = [
+        r.getMessage() for r in caplog.records if r.getMessage().startswith("micro-batches")
+    ]
+    assert messages == ["micro-batches: 1, for over this link nothing overlaps"]
 
 
 def test_auto_chooses_by_what_the_first_steps_took(
@@ -292,6 +296,8 @@ def test_auto_chooses_by_what_the_first_steps_took(
     with caplog.at_level(logging.INFO, "flwr.splitmix"):
         over_stream(strategy, tmp_path, Slow)
     assert watch.parts == {(1, 0): 2, (1, 1): 2, (1, 2): 2, (1, 3): 4, (1, 4): 4}
-    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("micro-batches")]
-    assert len(said) == 1
-    assert said[0].startswith("micro-batches: 4 parts of 1 sample: a batch takes ")
+    messages = [
+        r.getMessage() for r in caplog.records if r.getMessage().startswith("micro-batches")
+    ]
+    assert len(messages) == 1
+    assert messages[0].startswith("micro-batches: 4 parts of 1 sample: a batch takes ")

@@ -26,11 +26,13 @@ def test_a_lost_state_and_an_older_one_are_told_apart(
     averages: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     segment = SegmentDescription(prefix=0, patches=4, width=8)
-    said = {
-        client: SplitDescription(num_examples=8, batch_size=4, segment=segment, state_round=done)
-        for client, done in {0: 0, 1: 3, 2: 4}.items()
+    descriptions = {
+        client: SplitDescription(
+            num_examples=8, batch_size=4, segment=segment, state_round=state_round
+        )
+        for client, state_round in {0: 0, 1: 3, 2: 4}.items()
     }
-    clients = LocalClients(1, said, {}, None, host=ClientHost())
+    clients = LocalClients(1, descriptions, {}, None, host=ClientHost())
     remarks = ClientRemarks("lower segment and optimizer", averages=averages)
     agreement = Agreement(2, RoundLength.of(2, None, 1))
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
@@ -57,16 +59,18 @@ def test_a_resumed_run_whose_clients_lost_their_states_says_so(
         toy: Any = Toy(clients=2) if shape == "L" else TextToy(clients=2)
         kind: Any = PSL if shape == "L" else USplitSL
         part = toy.upper() if shape == "L" else toy.server()
-        made = toy.make_clients() if shape == "L" else toy.clients_for()
-        kind(part, device="cpu", steps_per_round=1, run=run).fit(made, rounds)
+        clients = toy.make_clients() if shape == "L" else toy.clients_for()
+        kind(part, device="cpu", steps_per_round=1, run=run).fit(clients, rounds)
 
     run = Run.create({}, name="lost", home=tmp_path)
     fit(1, run)
     shutil.rmtree(run.clients_dir)
     assert "saved state" not in caplog.text
     fit(2, Run.open(run.id, home=tmp_path))
-    said = "clients 0 and 1 have lost all saved state, so training starts again there with a fresh"
-    assert f"{said} {fresh} (" in caplog.text
+    warning = (
+        "clients 0 and 1 have lost all saved state, so training starts again there with a fresh"
+    )
+    assert f"{warning} {fresh} (" in caplog.text
 
 
 @pytest.mark.parametrize("shape", ["L", "U"])

@@ -68,21 +68,25 @@ def warnings(
     caplog.clear()
     with caplog.at_level(logging.WARNING, "flwr"):
         kind(Part(nn.Linear(8, 8)), device="cpu").fit(clients, rounds)
-    return [said for said in caplog.messages if "frozen weights" in said]
+    return [message for message in caplog.messages if "frozen weights" in message]
 
 
 def test_clients_with_frozen_heads_of_other_seeds_are_named_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """They train against each other: accuracy 0.13 where 0.31 is reached."""
-    (said,) = warnings(caplog, [client(i, seed, learns="tail") for i, seed in enumerate((0, 1, 2))])
-    assert said.startswith(f"clients 1 and 2 have {SAID} 0: ")
-    assert "torch.manual_seed" in said
+    (warning,) = warnings(
+        caplog, [client(i, seed, learns="tail") for i, seed in enumerate((0, 1, 2))]
+    )
+    assert warning.startswith(f"clients 1 and 2 have {SAID} 0: ")
+    assert "torch.manual_seed" in warning
 
 
 def test_most_clients_are_right(caplog: pytest.LogCaptureFixture) -> None:
-    (said,) = warnings(caplog, [client(i, seed, learns="tail") for i, seed in enumerate((1, 0, 0))])
-    assert said.startswith(f"client 0 has {SAID} 1")
+    (warning,) = warnings(
+        caplog, [client(i, seed, learns="tail") for i, seed in enumerate((1, 0, 0))]
+    )
+    assert warning.startswith(f"client 0 has {SAID} 1")
 
 
 def test_clients_of_earlier_rounds_count(caplog: pytest.LogCaptureFixture) -> None:
@@ -92,13 +96,13 @@ def test_clients_of_earlier_rounds_count(caplog: pytest.LogCaptureFixture) -> No
         def configure_train(self, server_round: int, *arguments: Any) -> list[Message]:
             return [list(super().configure_train(server_round, *arguments))[server_round - 1]]
 
-    (said,) = warnings(caplog, [client(i, seed=i, learns="tail") for i in range(2)], OneByOne)
-    assert said.startswith(f"client 1 has {SAID} 0")
+    (warning,) = warnings(caplog, [client(i, seed=i, learns="tail") for i in range(2)], OneByOne)
+    assert warning.startswith(f"client 1 has {SAID} 0")
 
 
 def test_adapters_of_other_bases_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    (said,) = warnings(caplog, [client(i, seed=i, layer=LowRank) for i in range(2)])
-    assert said.startswith(f"client 1 has {SAID} 0")
+    (warning,) = warnings(caplog, [client(i, seed=i, layer=LowRank) for i in range(2)])
+    assert warning.startswith(f"client 1 has {SAID} 0")
     assert warnings(caplog, [client(i, seed=0, layer=LowRank) for i in range(2)]) == []
 
 

@@ -37,11 +37,11 @@ from flwr_splitmix.testing.toy import Toy
 def present(*state_rounds: int) -> Clients:
     """Return clients with states of these rounds."""
     segment = SegmentDescription(prefix=0, patches=4, width=8)
-    said = [
-        SplitDescription(num_examples=8, batch_size=4, segment=segment, state_round=done)
-        for done in state_rounds
+    descriptions = [
+        SplitDescription(num_examples=8, batch_size=4, segment=segment, state_round=state_round)
+        for state_round in state_rounds
     ]
-    return LocalClients(1, dict(enumerate(said)), {}, None, host=ClientHost())
+    return LocalClients(1, dict(enumerate(descriptions)), {}, None, host=ClientHost())
 
 
 def test_prefix_tokens_have_seen_the_image_only_behind_a_block(
@@ -60,12 +60,12 @@ def test_prefix_tokens_have_seen_the_image_only_behind_a_block(
 
 
 @pytest.mark.parametrize(
-    ("scale", "said"),
+    ("scale", "comparison"),
     [(255.0, "larger"), (1 / 255, "smaller"), (3.0, ""), (0.0, "")],
 )
 @pytest.mark.parametrize("strategy", ["PSL", "CutMixSL", "MixupSL"])
 def test_a_client_whose_inputs_are_scaled_otherwise_is_named(
-    strategy: str, scale: float, said: str, caplog: pytest.LogCaptureFixture
+    strategy: str, scale: float, comparison: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One whose pixels go up to 255 makes smashed data that crowd out the others'."""
     toy = Toy(clients=4)
@@ -77,15 +77,17 @@ def test_a_client_whose_inputs_are_scaled_otherwise_is_named(
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
         server.fit(clients, 1, initial_arrays=ArrayRecord())
     remarks = [message for message in caplog.messages if "sends smashed data" in message]
-    told = f"client 2 sends smashed data more than 10 times {said} than the median client's: are"
-    assert [message.startswith(told) for message in remarks] == [True] * bool(said)
+    warning = (
+        f"client 2 sends smashed data more than 10 times {comparison} than the median client's: are"
+    )
+    assert [message.startswith(warning) for message in remarks] == [True] * bool(comparison)
 
 
 @pytest.mark.parametrize(
-    ("unmixed", "told"), [({0: 1, 2: 1}, False), ({0: 2}, False), ({0: 1, 2: 2}, True)]
+    ("unmixed", "warned"), [({0: 1, 2: 1}, False), ({0: 2}, False), ({0: 1, 2: 2}, True)]
 )
 def test_more_clients_left_over_than_one_a_step_are_named_though_one_was_told(
-    unmixed: dict[int, int], told: bool, caplog: pytest.LogCaptureFixture
+    unmixed: dict[int, int], warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One in each step is told before the first; more are so because clients leave."""
     remarks = Remarks(Mixup(k=2))
@@ -95,8 +97,8 @@ def test_more_clients_left_over_than_one_a_step_are_named_though_one_was_told(
     tally.steps = 2
     tally.unmixed.update(unmixed)
     remarks.on_plans(1, tally, [0, 1, 2])
-    assert ("left over when groups were formed, in 3 uploads in all" in caplog.text) == told
-    assert ("left over when groups were formed" in caplog.text) == told
+    assert ("left over when groups were formed, in 3 uploads in all" in caplog.text) == warned
+    assert ("left over when groups were formed" in caplog.text) == warned
 
 
 def test_small_mixing_ratios_are_no_small_inputs(caplog: pytest.LogCaptureFixture) -> None:
@@ -115,7 +117,7 @@ class Idle(NoMixing):
 
 
 @pytest.mark.parametrize(
-    ("mixer", "patches", "told"),
+    ("mixer", "patches", "times"),
     [
         (RandomCutout(), 1, 1),
         (Shuffled(RandomCutout()), 1, 1),
@@ -137,7 +139,7 @@ class Idle(NoMixing):
     ids=str,
 )
 def test_what_a_mixer_cannot_do_with_the_only_patch_is_told_once(
-    mixer: Mixer, patches: int, told: int, caplog: pytest.LogCaptureFixture
+    mixer: Mixer, patches: int, times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is sent whole or not at all, in its only place: such runs look like masked ones."""
     segments = [nn.Sequential(nn.Linear(4, 3), nn.Unflatten(1, (1, 3))) for _ in range(2)]
@@ -147,11 +149,11 @@ def test_what_a_mixer_cannot_do_with_the_only_patch_is_told_once(
     clients = [SplitClient(segment, data, batch_size=4, device="cpu") for segment in segments]
     upper = nn.Sequential(nn.Flatten(), nn.Linear(3 * patches, 3))
     SplitStrategy(upper, mixer=mixer, num_classes=3, device="cpu").fit(clients, 2)
-    assert caplog.text.count("each sample has only one patch, so ") == told
+    assert caplog.text.count("each sample has only one patch, so ") == times
 
 
 @pytest.mark.parametrize(
-    ("mixer", "positions", "told"),
+    ("mixer", "positions", "warned"),
     [
         (Shuffled(NoMixing()), "lower", True),
         (Shuffled(NoMixing()), "upper", False),
@@ -162,7 +164,7 @@ def test_what_a_mixer_cannot_do_with_the_only_patch_is_told_once(
     ids=str,
 )
 def test_patches_that_tell_their_places_are_told_where_a_mixer_moves_them(
-    mixer: Mixer, positions: Any, told: bool, caplog: pytest.LogCaptureFixture
+    mixer: Mixer, positions: Any, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A segment of one's own seldom has a geometry, and then denies nothing."""
     segments = [nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))) for _ in range(2)]
@@ -174,9 +176,9 @@ def test_patches_that_tell_their_places_are_told_where_a_mixer_moves_them(
     clients = [SplitClient(segment, data, batch_size=4, device="cpu") for segment in segments]
     upper = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
     SplitStrategy(upper, mixer=mixer, num_classes=3, device="cpu").fit(clients, 2)
-    said = [line for line in caplog.messages if "which may then tell where they were" in line]
-    assert len(said) == told
-    assert all("clients 0 and 1 have" in line and "positions='none'" in line for line in said)
+    warnings = [line for line in caplog.messages if "which may then tell where they were" in line]
+    assert len(warnings) == warned
+    assert all("clients 0 and 1 have" in line and "positions='none'" in line for line in warnings)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +215,6 @@ def test_who_starts_over_within_an_epoch_is_named(
     """Also a client of 6 batches, with 8 steps in a round and a mean of 6 batches."""
     toy = Toy(clients=3, examples=(16, 24, 32))
     PSL(toy.upper(), device="cpu", **options).fit(toy.make_clients(), 1)
-    said = [message for message in caplog.messages if "start over" in message]
-    assert len(said) == len(named)
-    assert all(one.startswith(told) for one, told in zip(said, named, strict=True))
+    warnings = [message for message in caplog.messages if "start over" in message]
+    assert len(warnings) == len(named)
+    assert all(warning.startswith(start) for warning, start in zip(warnings, named, strict=True))
