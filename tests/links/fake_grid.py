@@ -107,9 +107,9 @@ class FakeGrid:
         message_id = f"message-{next(self._ids)}"
         node, kind = message.metadata.dst_node_id, message.metadata.message_type
         metadata = Metadata(1, message_id, 0, node, "", "", time.time(), 3600.0, kind)
-        own = cast(Any, Message)(content=message.content, metadata=metadata)
-        self.sent.append(own)
-        thread = threading.Thread(target=self._handle, args=(own, message_id), daemon=True)
+        sent_message = cast(Any, Message)(content=message.content, metadata=metadata)
+        self.sent.append(sent_message)
+        thread = threading.Thread(target=self._handle, args=(sent_message, message_id), daemon=True)
         self.threads.append(thread)
         thread.start()
         return message_id

@@ -21,8 +21,8 @@ def results(run: Run, nodes: Path) -> Results:
     tensors = dict(kept_by_server.tensors)
     store = ClientStore(nodes / run.id)
     for index in range(CLIENTS):
-        kept = store.load(index)
-        assert kept is not None
-        tensors |= {f"client {index}: {name}": t for name, t in kept[1].items()}
-        tensors[f"client {index}: batches drawn"] = torch.tensor(kept[2]["drawn"])
+        state = store.load(index)
+        assert state is not None
+        tensors |= {f"client {index}: {name}": t for name, t in state[1].items()}
+        tensors[f"client {index}: batches drawn"] = torch.tensor(state[2]["drawn"])
     return replace(kept_by_server, tensors=tensors)

@@ -66,11 +66,11 @@ def test_real_nodes_are_reached_over_the_stream() -> None:
 
 def test_without_ray_there_is_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    asked: list[str] = []
+    questions: list[str] = []
 
     class Asked(Stub):
         def directory(self, grid: Any, min_nodes: int) -> dict[int, int]:
-            asked.append("the stream's own question")
+            questions.append("the stream's own question")
             return {}
 
     grid = says(False)
@@ -78,28 +78,28 @@ def test_without_ray_there_is_no_question(monkeypatch: pytest.MonkeyPatch) -> No
     link.open(grid.grid)
     assert link.directory(grid.grid, 1) == {}
     assert grid.sent == []
-    assert len(asked) == 1
+    assert len(questions) == 1
 
 
-@pytest.mark.parametrize("here", [False, True])
+@pytest.mark.parametrize("simulated", [False, True])
 def test_of_a_mixture_those_are_left_out_that_cannot_be(
-    here: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    simulated: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One node that claims to be virtual does not end a deployment's run."""
-    monkeypatch.setattr(auto, "ray_runs_here", lambda: here)
-    link = AutoLink(Stub, refused) if here else AutoLink(refused, Stub)
+    monkeypatch.setattr(auto, "ray_runs_here", lambda: simulated)
+    link = AutoLink(Stub, refused) if simulated else AutoLink(refused, Stub)
     grid = says(True, False, False)
     link.open(grid.grid)
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
-        assert link.directory(grid.grid, 1) == ({0: 100} if here else {1: 101, 2: 102})
-        assert link.directory(grid.grid, 1) == ({0: 100} if here else {1: 101, 2: 102})
-    said = [r.getMessage() for r in caplog.records]
-    if here:
-        assert said == [
+        assert link.directory(grid.grid, 1) == ({0: 100} if simulated else {1: 101, 2: 102})
+        assert link.directory(grid.grid, 1) == ({0: 100} if simulated else {1: 101, 2: 102})
+    messages = [r.getMessage() for r in caplog.records]
+    if simulated:
+        assert messages == [
             f"node {n} is left out: it says that it is no virtual one" for n in (101, 102)
         ]
     else:
-        assert said == [
+        assert messages == [
             "node 100 is left out: it says that it is virtual, and this is not a simulation"
         ]
 

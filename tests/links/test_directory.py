@@ -43,11 +43,11 @@ def test_only_connected_nodes_are_listed() -> None:
     directory.update(grid.grid, 3, 60)
     grid.online.discard(101)
     assert directory.update(grid.grid, 2, 60) == {0: 100, 2: 102}
-    said = (
+    message = (
         "2 nodes answered within 0 s, min-nodes is 3; for nodes that come later raise "
         r"attach-timeout \(in Python strategy\.start's attach_timeout\)$"
     )
-    with pytest.raises(LinkError, match=said):
+    with pytest.raises(LinkError, match=message):
         directory.update(grid.grid, 3, 0)
 
 
@@ -105,8 +105,8 @@ def test_a_simulation_whose_nodes_all_fail_ends_soon_with_a_remedy(
     monkeypatch.setattr(directories, "_VIRTUAL", 2.0)
     monkeypatch.setattr(directories, "ray_runs_here", lambda: True)
     grid, began = FakeGrid(refuses(reason), 2), time.monotonic()
-    said = rf"0 nodes answered without an error within \S+ s, min-nodes is 2: .*{remedy}$"
-    with pytest.raises(LinkError, match=said):
+    message = rf"0 nodes answered without an error within \S+ s, min-nodes is 2: .*{remedy}$"
+    with pytest.raises(LinkError, match=message):
         Directory().update(grid.grid, 2, 60)
     assert time.monotonic() - began < 20
     assert 2 * 3 <= len(grid.sent) <= 2 * 4
@@ -187,8 +187,8 @@ def test_the_first_node_keeps_its_index_from_one_that_comes_later(
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
         for _ in range(3):
             assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 101, 2: 102}
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("node 201 is left out: it says partition-id 1, which node 101 has")
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith("node 201 is left out: it says partition-id 1, which node 101 has")
     assert len(grid.sent) == 3 + 2  # the new one, and once more the one that it competes with
 
 
@@ -209,11 +209,11 @@ def test_a_node_that_was_silent_for_a_while_has_its_index_again(
     """A newcomer that waits for the first node's weakness has its index only for so long."""
     monkeypatch.setattr(directories, "CLAIM_SECONDS", 2.0)
     silent = {101}
-    asked: list[int] = []
+    node_ids: list[int] = []
 
     def handle(message: Message, context: Context) -> Message:
-        asked.append(context.node_id)
-        if context.node_id in silent and asked.count(context.node_id) > 1:
+        node_ids.append(context.node_id)
+        if context.node_id in silent and node_ids.count(context.node_id) > 1:
             NEVER.wait()
         return APP(message, context)
 
@@ -305,8 +305,8 @@ def test_nodes_that_divide_the_data_otherwise_are_warned_of_once(
     newcomer(grid, 203, 3)  # with a data set of its own
     for _ in range(2):
         assert directory.update(grid.grid, 4, 60) == {0: 100, 1: 101, 2: 202, 3: 203}
-    (said,) = caplog.messages
-    assert said.startswith(
+    (warning,) = caplog.messages
+    assert warning.startswith(
         "SuperNodes have different num-partitions: 2 (2 nodes, such as that of client 0), "
         "3 (1 node, such as that of client 2). "
     )

@@ -79,9 +79,9 @@ def test_arrays_begin_a_client_or_replace_its_own() -> None:
     assert not weight(host).any()
     train(host, 1)
     host.finish(ticket(1))
-    own = weight(host).clone()
+    trained = weight(host).clone()
     host.attach(ticket(2, arrays="initial"), forbidden, zeros())
-    assert torch.equal(weight(host), own)
+    assert torch.equal(weight(host), trained)
     host.attach(ticket(2, arrays="always"), forbidden, zeros())
     assert not weight(host).any()
 
@@ -167,12 +167,14 @@ def again() -> None:
 @pytest.fixture
 def handlers() -> Iterator[None]:
     """Exit on a signal, as programs do that are asked to end; Ctrl-C may be ignored from before."""
-    own = {
+    handlers_by_signal = {
         signal.SIGUSR1: lambda *_: sys.exit(143),
         signal.SIGUSR2: without_frame,
         signal.SIGINT: signal.default_int_handler,
     }
-    before = {number: signal.signal(number, handler) for number, handler in own.items()}
+    before = {
+        number: signal.signal(number, handler) for number, handler in handlers_by_signal.items()
+    }
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -260,8 +262,8 @@ def test_what_a_server_reads_of_an_error() -> None:
     floats: Any = TensorDataset(torch.ones(2, 3), torch.ones(2))
     with pytest.raises(TypeError) as wrong:
         fetch(floats, np.arange(2))
-    said = public_sentence(wrong.value)
-    assert said.startswith("labels are torch.float32; needed are classes, int64")
+    message = public_sentence(wrong.value)
+    assert message.startswith("labels are torch.float32; needed are classes, int64")
     hidden = "TypeError; the log of its node says more"
     assert public_sentence(TypeError("patient 17 has no label")) == hidden
     columns: Any = [{"patient": torch.ones(3), "diagnosis": 1}]
@@ -284,10 +286,10 @@ def test_the_server_reads_no_label_that_stays_with_a_client(
     host.attach(
         ticket(), lambda: UShapeClient(head, tail, data, batch_size=2, hiding=Hiding()), None
     )
-    asked = {"number": 0, "progress": 0.0, "gradient": None}
-    sent = host.call("encode", {0: asked})[0]
-    assert sent.reply is not None
-    outputs = {"number": 0, "outputs": sent.reply["messages"]}
+    arguments = {"number": 0, "progress": 0.0, "gradient": None}
+    outcome = host.call("encode", {0: arguments})[0]
+    assert outcome.reply is not None
+    outputs = {"number": 0, "outputs": outcome.reply["messages"]}
     assert host.call("decode", {0: outputs})[0].error == (
         "labels are not all in 0..1 (classes start at 0; for more of them give the tail more "
         "logits)"
@@ -325,9 +327,9 @@ def test_a_share_that_was_not_handed_over_is_a_line_without_a_traceback(
     host.attach(ticket(), build, None)
     plan = [{"share": "block"}]
     arguments = {"number": 0, "progress": 0.0, "gradient": None, "plan": plan}
-    said = host.call("step", {0: arguments})[0].error
-    assert said is not None
-    assert said.startswith("unknown share 'block'; this client knows ")
+    error = host.call("step", {0: arguments})[0].error
+    assert error is not None
+    assert error.startswith("unknown share 'block'; this client knows ")
     (record,) = caplog.records
-    assert record.getMessage() == f"client 0 failed in step: {said}"
+    assert record.getMessage() == f"client 0 failed in step: {error}"
     assert not record.exc_info

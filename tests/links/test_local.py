@@ -127,14 +127,14 @@ def test_a_client_that_cannot_finish_costs_its_own_contribution(
 
 
 def test_exchanges_are_observed_in_both_directions_with_their_bytes() -> None:
-    seen: list[Exchange] = []
-    with LocalLink(clients_of(1, "run")).round(None, messages(), seen.append) as clients:
+    events: list[Exchange] = []
+    with LocalLink(clients_of(1, "run")).round(None, messages(), events.append) as clients:
         clients.call("step", {0: STEP, 1: STEP})
-    places = [(event.client, event.direction) for event in seen]
+    places = [(event.client, event.direction) for event in events]
     assert places == [(0, "down"), (1, "down"), (0, "up")]
-    up = seen[-1]
+    up = events[-1]
     assert up.nbytes == 4 * 6 * 3 * 8 + 4 * 8  # smashed data in float64, labels in int64
-    assert seen[0].nbytes == 0
+    assert events[0].nbytes == 0
 
 
 def test_time_in_calls_is_counted_for_each_client() -> None:
@@ -214,8 +214,8 @@ def test_one_client_in_two_places_is_refused() -> None:
 )
 def test_a_clients_metrics_are_numbers(value: Any, failure: str | None) -> None:
     clients = clients_of()
-    own = clients[1].release
-    clients[1].release = lambda: (own()[0], {"mine": value})  # type: ignore[method-assign]
+    release = clients[1].release
+    clients[1].release = lambda: (release()[0], {"mine": value})  # type: ignore[method-assign]
     with LocalLink(clients).round(None, messages()) as reached:
         reached.call("step", dict.fromkeys(range(3), STEP))
     assert reached.failures == ({} if failure is None else {1: failure})
@@ -241,8 +241,8 @@ def test_a_reply_that_no_link_could_carry_costs_its_own_contribution(
     wrong: Any, failure: str
 ) -> None:
     clients = clients_of()
-    own = clients[1].run
-    clients[1].run = lambda *given: wrong(own(*given))  # type: ignore[method-assign]
+    run = clients[1].run
+    clients[1].run = lambda *arguments: wrong(run(*arguments))  # type: ignore[method-assign]
     with LocalLink(clients).round(None, messages()) as reached:
         replies = reached.call("step", dict.fromkeys(range(3), STEP))
     assert replies.keys() == {0, 2}
@@ -253,8 +253,8 @@ def test_weights_that_no_message_could_carry_cost_their_own_contribution(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clients = clients_of()
-    own = clients[1].release
-    clients[1].release = lambda: ({"w": torch.ones(1).bfloat16()}, own()[1])  # type: ignore[method-assign]
+    release = clients[1].release
+    clients[1].release = lambda: ({"w": torch.ones(1).bfloat16()}, release()[1])  # type: ignore[method-assign]
     with LocalLink(clients).round(None, messages(returns_arrays=True)) as reached:
         reached.call("step", dict.fromkeys(range(3), STEP))
     assert reached.failures == {1: "TypeError; the log says more"}

@@ -54,21 +54,22 @@ def test_nodes_that_do_not_answer_are_missing() -> None:
 
 
 def test_who_is_connected_is_asked_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
+    clock = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: clock)
     grid = FakeGrid(APP, 2)
     online = Online(grid.grid, every=2.0)
     grid.online.discard(101)
-    now += 1.9
+    clock += 1.9
     assert not online.has_lost(101)
-    now += 0.2
+    clock += 0.2
     assert online.has_lost(101)
     assert not online.has_lost(100)
 
 
 @pytest.mark.parametrize(
-    ("record", "said"), [({"error": "no data"}, "no data"), ({"warning": "x"}, None), (None, None)]
+    ("record", "reason"),
+    [({"error": "no data"}, "no data"), ({"warning": "x"}, None), (None, None)],
 )
-def test_a_refusal_is_read_from_the_reply(record: Any, said: str | None) -> None:
+def test_a_refusal_is_read_from_the_reply(record: Any, reason: str | None) -> None:
     content = RecordDict({} if record is None else {RECORD: ConfigRecord(record)})
-    assert refusal(Message(content, reply_to=question(100))) == said
+    assert refusal(Message(content, reply_to=question(100))) == reason

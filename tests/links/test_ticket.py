@@ -109,8 +109,8 @@ def test_no_server_keeps_a_node_dialling_without_end(name: str, seconds: float) 
 
 def test_nodes_accept_the_tickets_of_a_server_that_waits_for_days() -> None:
     link = StreamLink(address="127.0.0.1:0", attach_timeout=1e6, reattach_timeout=1e6)
-    sent = link.dialling(TICKET, "127.0.0.1:9", "abc", tls=False, ca="").to_record()
-    ticket = Ticket.from_message(message(RecordDict({RECORD: sent})))
+    record = link.dialling(TICKET, "127.0.0.1:9", "abc", tls=False, ca="").to_record()
+    ticket = Ticket.from_message(message(RecordDict({RECORD: record})))
     assert (ticket.timeout, ticket.patience) == (86_400.0, 86_400.0)
 
 

@@ -73,9 +73,9 @@ def test_reasons_why_clients_are_left_out_are_lines() -> None:
 
 def test_replies_are_read_as_lines() -> None:
     for reason in (EVIL, "frame\n" * 500_000 + "ValueError: \x1b[2J no"):
-        said = error_sentence(Message(Error(0, reason), reply_to=question(100)))
-        assert is_fit(said)
-    assert said == r"ValueError: \x1b[2J no"
+        line = error_sentence(Message(Error(0, reason), reply_to=question(100)))
+        assert is_fit(line)
+    assert line == r"ValueError: \x1b[2J no"
     content = RecordDict({RECORD: ConfigRecord({"error": EVIL})})
     assert is_fit(refusal(Message(content, reply_to=question(100))) or "")
 
@@ -109,7 +109,7 @@ def test_a_node_that_shouts_costs_a_line_of_the_log(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "public"),
     [
         (
             "privacy-policy /home/jane/p.toml cannot be read",
@@ -124,14 +124,14 @@ def test_a_node_that_shouts_costs_a_line_of_the_log(caplog: pytest.LogCaptureFix
 )
 @pytest.mark.parametrize("kind", [ClientError, LinkError])
 def test_a_server_is_told_no_folders_of_a_node(
-    kind: type[ClientError] | type[LinkError], text: str, told: str
+    kind: type[ClientError] | type[LinkError], text: str, public: str
 ) -> None:
-    assert public_sentence(kind(text)) == told
+    assert public_sentence(kind(text)) == public
     assert sentence(kind(text)) == text
 
 
 @pytest.mark.parametrize(
-    ("number", "noun", "said"),
+    ("number", "noun", "phrase"),
     [
         (1, "client", "1 client"),
         (0, "client", "0 clients"),
@@ -141,13 +141,13 @@ def test_a_server_is_told_no_folders_of_a_node(
         (5, "epoch", "5 epochs"),
     ],
 )
-def test_a_number_has_its_noun(number: int, noun: str, said: str) -> None:
-    assert counted(number, noun) == said
+def test_a_number_has_its_noun(number: int, noun: str, phrase: str) -> None:
+    assert counted(number, noun) == phrase
 
 
-@pytest.mark.parametrize("said", ["an Observer", "a list", "a UShapeClient"])
-def test_a_noun_has_its_article(said: str) -> None:
-    assert with_article(said.partition(" ")[2]) == said
+@pytest.mark.parametrize("phrase", ["an Observer", "a list", "a UShapeClient"])
+def test_a_noun_has_its_article(phrase: str) -> None:
+    assert with_article(phrase.partition(" ")[2]) == phrase
 
 
 class _WrongRowError(ForeseenError, ValueError):

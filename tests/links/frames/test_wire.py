@@ -36,15 +36,15 @@ def patches(draw: st.DrawFn) -> torch.Tensor:
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(patches())
-def test_the_error_is_bounded(sent: torch.Tensor) -> None:
-    gap = {w: (there_and_back(sent, w) - sent).abs() for w in WIRE_DTYPES}  # type: ignore[arg-type]
+def test_the_error_is_bounded(original: torch.Tensor) -> None:
+    gap = {w: (there_and_back(original, w) - original).abs() for w in WIRE_DTYPES}  # type: ignore[arg-type]
     assert not gap["keep"].any()
-    assert (gap["float32"] <= 2.0**-24 * sent.abs()).all()
-    assert (gap["bfloat16"] <= 2.0**-8 * sent.abs()).all()
+    assert (gap["float32"] <= 2.0**-24 * original.abs()).all()
+    assert (gap["bfloat16"] <= 2.0**-8 * original.abs()).all()
     # Below 2**-29 of the largest number, float16 has no further digits.
-    floor = sent.abs().max() * 2.0**-39
-    assert (gap["float16"] <= 2.0**-11 * sent.abs() + floor).all()
-    patch = sent.abs().amax(-1, keepdim=True)
+    floor = original.abs().max() * 2.0**-39
+    assert (gap["float16"] <= 2.0**-11 * original.abs() + floor).all()
+    patch = original.abs().amax(-1, keepdim=True)
     assert (gap["int8"] <= patch / 254 * (1 + 1e-5)).all()
     assert (gap["int4"] <= patch / 14 * (1 + 1e-5)).all()
     assert (gap["int8-stochastic"] <= patch / 127 * (1 + 1e-5)).all()
@@ -56,10 +56,10 @@ def test_the_error_is_bounded(sent: torch.Tensor) -> None:
 def test_the_error_is_bounded_in_half_precision_too(dtype: torch.dtype, largest: float) -> None:
     """Levels in the tensor's own digits would make zeros of small gradients."""
     source = torch.Generator().manual_seed(0)
-    sent = (largest * (2 * torch.rand(20, 40, generator=source) - 1)).to(dtype)
-    patch = sent.float().abs().amax(-1, keepdim=True)
+    original = (largest * (2 * torch.rand(20, 40, generator=source) - 1)).to(dtype)
+    patch = original.float().abs().amax(-1, keepdim=True)
     for wire, levels in (("int8", 254), ("int4", 14)):
-        gap = (widen(*narrow(sent, wire), torch.float32) - sent.float()).abs()  # type: ignore[arg-type]
+        gap = (widen(*narrow(original, wire), torch.float32) - original.float()).abs()  # type: ignore[arg-type]
         assert (gap <= patch / levels * (1 + 1e-5)).all()
 
 
@@ -70,22 +70,22 @@ def test_a_tensor_of_16_bits_loses_its_own_rounding_at_most(
 ) -> None:
     """A scale that is rounded to its type first may be 0 in float16, and so would all be."""
     source = torch.Generator().manual_seed(0)
-    sent = (1e-5 * torch.randn(20, 40, generator=source)).to(dtype)
-    exact = widen(*narrow(sent, wire), torch.float32)
-    assert torch.equal(there_and_back(sent, wire), exact.to(dtype))
+    original = (1e-5 * torch.randn(20, 40, generator=source)).to(dtype)
+    exact = widen(*narrow(original, wire), torch.float32)
+    assert torch.equal(there_and_back(original, wire), exact.to(dtype))
 
 
 def test_float32_is_exact_for_float32() -> None:
-    sent = torch.randn(2, 3, 4)
-    numbers, scale = narrow(sent, "float32")
-    assert numbers is sent
+    original = torch.randn(2, 3, 4)
+    numbers, scale = narrow(original, "float32")
+    assert numbers is original
     assert scale is None
 
 
 @pytest.mark.parametrize("magnitude", [1e-7, 1e7])
 def test_float16_neither_loses_small_gradients_nor_overflows(magnitude: float) -> None:
-    sent = torch.randn(8, 5, 3) * magnitude
-    assert torch.allclose(there_and_back(sent, "float16"), sent, rtol=2.0**-10, atol=0)
+    original = torch.randn(8, 5, 3) * magnitude
+    assert torch.allclose(there_and_back(original, "float16"), original, rtol=2.0**-10, atol=0)
 
 
 @pytest.mark.parametrize("wire", WIRE_DTYPES)
@@ -94,12 +94,12 @@ def test_float16_neither_loses_small_gradients_nor_overflows(magnitude: float) -
 def test_shape_and_dtype_return_and_the_bytes_are_foreseen(
     shape: tuple[int, ...], dtype: torch.dtype, wire: WireDtype
 ) -> None:
-    sent = torch.randn(shape).to(dtype)
-    numbers, scale = narrow(sent, wire)
+    original = torch.randn(shape).to(dtype)
+    numbers, scale = narrow(original, wire)
     back = widen(numbers, scale, dtype)
-    assert back.shape == sent.shape
+    assert back.shape == original.shape
     assert back.dtype == dtype
-    assert wire_bytes(sent, wire) == numbers.nbytes + (0 if scale is None else scale.nbytes)
+    assert wire_bytes(original, wire) == numbers.nbytes + (0 if scale is None else scale.nbytes)
 
 
 def test_int8_costs_a_byte_a_number_and_four_a_patch() -> None:
@@ -107,36 +107,36 @@ def test_int8_costs_a_byte_a_number_and_four_a_patch() -> None:
 
 
 def test_int4_costs_half_a_byte_a_number_and_four_a_patch() -> None:
-    sent = torch.randn(32, 64, 192)
-    assert wire_bytes(sent, "int4") == 32 * 64 * (192 // 2 + 4)
-    assert wire_bytes(sent, "int4") / sent.nbytes == pytest.approx(1 / 8, rel=0.05)
+    original = torch.randn(32, 64, 192)
+    assert wire_bytes(original, "int4") == 32 * 64 * (192 // 2 + 4)
+    assert wire_bytes(original, "int4") / original.nbytes == pytest.approx(1 / 8, rel=0.05)
     assert wire_bytes(torch.randn(2, 5), "int4") == 2 * (3 + 4)
 
 
 @pytest.mark.parametrize(("wire", "levels"), [("int8", 127), ("int4", 7)])
 def test_stochastic_rounding_is_right_on_average(wire: str, levels: int) -> None:
-    sent = torch.tensor([[1.0, 0.3 / levels, -2.5 / levels, 0.0, 5 / levels]]).expand(20_000, 5)
+    original = torch.tensor([[1.0, 0.3 / levels, -2.5 / levels, 0.0, 5 / levels]]).expand(20_000, 5)
     draws = torch.Generator().manual_seed(1)
-    sent = sent.double()
+    original = original.double()
     stochastic: WireDtype = f"{wire}-stochastic"  # type: ignore[assignment]
-    back = widen(*narrow(sent, stochastic, draws), sent.dtype) * levels
+    back = widen(*narrow(original, stochastic, draws), original.dtype) * levels
     # Standard deviation of the mean: at most 0.5 / sqrt(20,000).
-    assert torch.allclose(back.mean(0), sent[0] * levels, atol=0.015, rtol=1e-6)
+    assert torch.allclose(back.mean(0), original[0] * levels, atol=0.015, rtol=1e-6)
     assert set(back[:, 1].round().tolist()) == {0.0, 1.0}
     # A number on a level stays there.
     assert back[:, [0, 3, 4]].std(0).max() < 1e-5
-    nearest = there_and_back(sent, wire) * levels  # type: ignore[arg-type]
+    nearest = there_and_back(original, wire) * levels  # type: ignore[arg-type]
     assert not nearest[:, 1].any()
 
 
 def test_draws_repeat_with_their_seed() -> None:
-    sent = torch.randn(4, 5)
-    one, other, again = (
-        narrow(sent, "int8-stochastic", torch.Generator().manual_seed(seed))[0]
+    original = torch.randn(4, 5)
+    first, other, again = (
+        narrow(original, "int8-stochastic", torch.Generator().manual_seed(seed))[0]
         for seed in (1, 2, 1)
     )
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 @pytest.mark.parametrize("pairs", [torch.zeros(0, 3), torch.zeros(2, 0), torch.zeros(())])
@@ -153,8 +153,8 @@ def test_packed_numbers_without_a_scale_are_refused() -> None:
 @pytest.mark.parametrize("wire", WIRE_DTYPES)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_numbers_that_are_not_finite_do_not_become_finite(wire: WireDtype, bad: float) -> None:
-    sent = torch.tensor([[1.0, 2.0, 3.0], [4.0, bad, 6.0]])
-    back = there_and_back(sent, wire)
+    original = torch.tensor([[1.0, 2.0, 3.0], [4.0, bad, 6.0]])
+    back = there_and_back(original, wire)
     assert not back[1, 1].isfinite()
 
 

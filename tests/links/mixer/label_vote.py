@@ -49,17 +49,17 @@ def read_labels(
     ways = {tuple(place % groups for place in order) for order in permutations(nodes)}
     # An example's class is in one of the groups whenever the example is in a batch.
     votes = [torch.zeros(number, classes, dtype=torch.float64) for number in examples]
-    for own, step in zip(rows, shares, strict=True):
+    for batch_rows, step in zip(rows, shares, strict=True):
         for node in nodes:
-            votes[node][own[node]] += step.amax(0)
+            votes[node][batch_rows[node]] += step.amax(0)
     for _ in range(passes):
         chosen = []
-        for own, step in zip(rows, shares, strict=True):
-            likely = [votes[node].softmax(1)[own[node]] for node in nodes]
+        for batch_rows, step in zip(rows, shares, strict=True):
+            likely = [votes[node].softmax(1)[batch_rows[node]] for node in nodes]
             fits = torch.stack([(p * step).sum((1, 2)) for p in likely])
             chosen.append(max(ways, key=lambda way: sum(float(fits[n, way[n]]) for n in nodes)))
         votes = [torch.zeros_like(vote) for vote in votes]
-        for own, step, way in zip(rows, shares, chosen, strict=True):
+        for batch_rows, step, way in zip(rows, shares, chosen, strict=True):
             for node in nodes:
-                votes[node][own[node]] += step[way[node]]
+                votes[node][batch_rows[node]] += step[way[node]]
     return [vote.argmax(1) for vote in votes]

@@ -92,10 +92,10 @@ class Nodes:
             (share,) = arguments["plan"]
             self.plans.append(share)
             self.answers.wait(60)
-            kept = share["stop"] - share["start"] if "stop" in share else 6
-            sent = torch.full((2, kept, self.width), float(index + 1), dtype=torch.float64)
-            self.sent.append(sent)
-            return Outcome({"smashed": [sent], "labels": torch.tensor([index, index])})
+            patches = share["stop"] - share["start"] if "stop" in share else 6
+            smashed = torch.full((2, patches, self.width), float(index + 1), dtype=torch.float64)
+            self.sent.append(smashed)
+            return Outcome({"smashed": [smashed], "labels": torch.tensor([index, index])})
 
         session = Session(self.tickets[index], 100 + index, self.description, answer)
 

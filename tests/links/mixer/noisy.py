@@ -41,8 +41,8 @@ class Leaves(OneAtATime):
 
     @exchange
     def step(self, **arguments: Any) -> dict[str, Any]:
-        here = (self.order.server_round, arguments["number"])
-        if self.order.client == 1 and here == self.leaves:
+        place = (self.order.server_round, arguments["number"])
+        if self.order.client == 1 and place == self.leaves:
             raise ClientError("goes for a walk")
         return super().step(**arguments)
 
@@ -102,9 +102,9 @@ def direct(
 
 
 def _grid(
-    nodes: Path, clients: type[OneAtATime], toy: Toy, *, secrets: bool, **own: Any
+    nodes: Path, clients: type[OneAtATime], toy: Toy, *, secrets: bool, **options: Any
 ) -> FakeGrid:
-    app = toy_app(toy, clients, optimizer=adamw(0.01), repeatable_secrets=secrets, **own)
+    app = toy_app(toy, clients, optimizer=adamw(0.01), repeatable_secrets=secrets, **options)
     return FakeGrid(app, toy.clients, **{"state-dir": str(nodes)})
 
 

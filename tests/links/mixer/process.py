@@ -53,9 +53,9 @@ class MixerProcess:
                 text=True,
             )
         assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        assert said.startswith("mixer: nodes and ServerApps dial "), said + self.log()
-        self.address = said.split()[-1]
+        line = self.process.stdout.readline()
+        assert line.startswith("mixer: nodes and ServerApps dial "), line + self.log()
+        self.address = line.split()[-1]
         return self
 
     def __exit__(

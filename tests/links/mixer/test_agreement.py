@@ -163,4 +163,4 @@ def test_who_is_left_over_is_not_asked(start_mixer: Start, link_to: LinkTo, tmp_
          if entry["exchange"] == "step"]
         for index in range(TOY.clients)
     ]  # fmt: skip
-    assert sum(bool(sent) for own in steps for sent in own) == 3 * row["steps"]
+    assert sum(bool(size) for sizes in steps for size in sizes) == 3 * row["steps"]

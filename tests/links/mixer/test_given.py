@@ -75,7 +75,7 @@ class Server:
     def round(
         self,
         number: int,
-        given: Mapping[int, Mapping[str, Tensor]],
+        segments: Mapping[int, Mapping[str, Tensor]],
         tickets: Mapping[int, Mapping[str, Any]] | None = None,
         gradient: float = 0.0,
         **common: Any,
@@ -84,7 +84,7 @@ class Server:
 
         Parameters
         ----------
-        given
+        segments
             By client, the lower segment that it gets.
         tickets, common
             Values of a client's ticket, and of all tickets.
@@ -92,18 +92,18 @@ class Server:
             What is returned for the mixture, at each of its numbers.
         """
         channel = MixerChannel(Dialled(self.mixer.address, tls=False, token=TOKEN), 5.0)
-        mixing = describe(Mixup(k=len(given)))
-        nodes = {str(client): 100 + client for client in given}
-        asked = {"mixing": mixing, "nodes": nodes, "round": number, "dtype": "float32"}
-        tokens = channel.open({**OPENING, **asked})["tokens"]
+        mixing = describe(Mixup(k=len(segments)))
+        nodes = {str(client): 100 + client for client in segments}
+        request = {"mixing": mixing, "nodes": nodes, "round": number, "dtype": "float32"}
+        tokens = channel.open({**OPENING, **request})["tokens"]
         usual = Ticket(
             0, 7, number, 9, arrays="initial", returns_arrays=False, link="stream", run="r",
             address=self.mixer.address, tls=False, timeout=60.0, state_round=number - 1,
         )  # fmt: skip
         threads = []
-        for client, arrays in given.items():
-            own = {**common, **(tickets or {}).get(client, {})}
-            ticket = replace(usual, client=client, token=tokens[str(client)], **own)
+        for client, arrays in segments.items():
+            ticket_values = {**common, **(tickets or {}).get(client, {})}
+            ticket = replace(usual, client=client, token=tokens[str(client)], **ticket_values)
             threads.append(threading.Thread(target=self._serve, args=(ticket, arrays), daemon=True))
             threads[-1].start()
         try:
@@ -122,11 +122,11 @@ class Server:
 
     def _serve(self, ticket: Ticket, arrays: Mapping[str, Tensor]) -> None:
         index = ticket.client
-        own: dict[str, Any] = {"partition-id": index, "state-dir": str(self.folder)}
-        own["link-via"] = ticket.address
+        config: dict[str, Any] = {"partition-id": index, "state-dir": str(self.folder)}
+        config["link-via"] = ticket.address
         if index in self.trains:
-            own["allow-training"] = self.trains[index]
-        context = Context(1, 100 + index, {**own, **self.node_config}, RecordDict(), {})
+            config["allow-training"] = self.trains[index]
+        context = Context(1, 100 + index, {**config, **self.node_config}, RecordDict(), {})
         content = RecordDict({"arrays": to_arrays(arrays), RECORD: ticket.to_record()})
         (message,) = messages_to([100 + index], content, "train", in_run=False)
         self.replies[index] = APP(message, context).content
@@ -183,7 +183,7 @@ def test_the_nodes_that_got_the_same_go_on_without_the_others(server: Server) ->
 
 
 @pytest.mark.parametrize(
-    "own",
+    "changes",
     [
         {"run_config": '{"lr": 1.0, "weight-decay": 1.0}'},
         {"wire_dtype": "int4"},
@@ -192,14 +192,14 @@ def test_the_nodes_that_got_the_same_go_on_without_the_others(server: Server) ->
         {"run": "another"},
         {"state_round": 1},
     ],
-    ids=lambda own: next(iter(own)),
+    ids=lambda changes: next(iter(changes)),
 )
 def test_a_server_cannot_tell_nodes_apart_by_their_orders(
-    own: dict[str, Any], server: Server
+    changes: dict[str, Any], server: Server
 ) -> None:
     """Rounded to 4 bits, a node's patches are known by their levels, and so is its mask."""
     with pytest.raises(LinkError, match="client 1 was given another configuration or ticket than"):
-        server.round(1, same((0, 1)), {1: own})
+        server.round(1, same((0, 1)), {1: changes})
 
 
 @dataclass(frozen=True)
@@ -232,9 +232,9 @@ def test_nodes_that_began_a_round_before_or_join_late_are_mixed(server: Server) 
         == {}
     )
     assert server.round(2, same((0, 1, 2)), gradient=1.0, **config)[0] == {}
-    kept = ClientStore(server.folder / "r").load(0)
-    assert kept is not None
-    assert not torch.equal(kept[1]["segment.weight"], WEIGHTS_OF_RUN["weight"])
+    state = ClientStore(server.folder / "r").load(0)
+    assert state is not None
+    assert not torch.equal(state[1]["segment.weight"], WEIGHTS_OF_RUN["weight"])
 
 
 def test_weights_of_an_earlier_round_are_not_forgotten(plain: MixerServer, tmp_path: Path) -> None:
@@ -300,27 +300,27 @@ def test_one_that_lies_or_says_nothing_costs_its_own_contribution() -> None:
         node = NodeDescription(given_weights=weights, given_orders=orders, allow_training=trains)
         return Description(num_examples=8, node=node)
 
-    said = {client: says("w", "o", False) for client in range(4)}
-    assert unlike(said) == {}
-    apart = unlike({**said, 0: says("x", "y", True), 2: says("w", "o", None)})
+    descriptions = {client: says("w", "o", False) for client in range(4)}
+    assert unlike(descriptions) == {}
+    apart = unlike({**descriptions, 0: says("x", "y", True), 2: says("w", "o", None)})
     assert apart.keys() == {0, 2}
     assert "another lower segment and another configuration or ticket than the others" in apart[0]
     assert "; it has another allow-training than the others" in apart[0]
     assert "install the same flwr-splitmix" in apart[2]
     assert unlike({}) == {}
     assert unlike(dict.fromkeys(range(2), says(None, None, None))).keys() == {0, 1}
-    assert unlike({0: said[0], 1: says("x", "o", False)}).keys() == {1}
-    (why,) = unlike({0: said[0], 1: says("w", "o", True), 2: said[2]}).values()
+    assert unlike({0: descriptions[0], 1: says("x", "o", False)}).keys() == {1}
+    (why,) = unlike({0: descriptions[0], 1: says("w", "o", True), 2: descriptions[2]}).values()
     assert why.startswith("has another allow-training than the others")
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Callable[..., OriginStore]:
     def make(
-        given: Mapping[str, Tensor] | None, when: Any = "initial", trains: bool = False
+        weights: Mapping[str, Tensor] | None, when: Any = "initial", trains: bool = False
     ) -> OriginStore:
         ticket = Ticket(0, 7, 1, 9, arrays=when)
-        return OriginStore(ClientStore(tmp_path), given, ticket, trains=trains)
+        return OriginStore(ClientStore(tmp_path), weights, ticket, trains=trains)
 
     return make
 

@@ -39,10 +39,10 @@ def test_a_mixer_process_that_is_replaced_has_no_number_for_the_run(tmp_path: Pa
         observers = [After(1, replace)]
         nodes = tmp_path / "nodes"
         mixed = through(link, nodes, "DPMixSL", 2, run=run, secrets=True, observers=observers)
-    here = alone("DPMixSL", 2, secrets=True, run=new_run(tmp_path, "local"))
-    assert here.recorder.run is not None
-    check_same_results(read_results(here.recorder.run), results(run, nodes))
-    assert epsilons(mixed) == [epsilons(here)[0], math.inf]
+    local = alone("DPMixSL", 2, secrets=True, run=new_run(tmp_path, "local"))
+    assert local.recorder.run is not None
+    check_same_results(read_results(local.recorder.run), results(run, nodes))
+    assert epsilons(mixed) == [epsilons(local)[0], math.inf]
     assert "the mixer's ledger lacks round 1;" in elsewhere(mixed).report()
 
 

@@ -43,7 +43,7 @@ def share_read(mixer: MixerServer, link: MixerLink, strategy: Any, **node_config
     grid.wait()
     steps = [step for step in recorder.trace.steps() if isinstance(step, Step)]
     assert len(steps) == EPOCHS * 4
-    soft = [[own.labels[0] for _, own in sorted(step.uploads.items())] for step in steps]
+    soft = [[upload.labels[0] for _, upload in sorted(step.uploads.items())] for step in steps]
     read = read_labels(soft, [24] * TOY.clients, TOY.batch, SEED)  # type: ignore[arg-type]
     return float((torch.cat(read) == torch.cat(TOY.labels())).double().mean())
 
@@ -103,15 +103,17 @@ def test_the_order_is_one_over_rounds_and_mixers_and_another_in_each_run(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
     """Every round is a process of its own; a mixer that is started again draws other masks."""
-    seen = []
+    batches_by_mixer = []
     for run in ("a", "a", "b"):
         mixer = start_mixer(certificate=None, key=None, seed_file=None)
         link = link_to(mixer, ca=None, run=run)
-        seen.append(batches_of(mixer, link, tmp_path, 2))
-    for own in seen[0].values():
-        assert sorted(example for batch in own for example in batch) == list(range(24))
-    assert seen[0] == seen[1]
-    assert all(seen[0][client] != seen[2][client] for client in range(TOY.clients))
+        batches_by_mixer.append(batches_of(mixer, link, tmp_path, 2))
+    for client_batches in batches_by_mixer[0].values():
+        assert sorted(example for batch in client_batches for example in batch) == list(range(24))
+    assert batches_by_mixer[0] == batches_by_mixer[1]
+    assert all(
+        batches_by_mixer[0][client] != batches_by_mixer[2][client] for client in range(TOY.clients)
+    )
 
 
 def test_law_4_nodes_with_a_mixer_of_their_own_and_repeatable_secrets_draw_the_runs_order(

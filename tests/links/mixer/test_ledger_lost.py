@@ -49,12 +49,12 @@ def test_a_mixer_that_is_replaced_between_rounds_leaves_no_number(
     first, second, *others = epsilons(mixed)
     assert 0 < first < second < math.inf
     assert others == [math.inf, math.inf]
-    said = (
+    reason = (
         "no epsilon: the mixer's ledger lacks rounds 1 to 2; a mixer that is started again begins "
         "a new one. Not covered: gradients sent to clients"
     )
-    assert said in caplog.text
-    assert said in summary_of(run)["privacy"]
+    assert reason in caplog.text
+    assert reason in summary_of(run)["privacy"]
     assert summary_of(run)["epsilon"] == "inf"
 
 
@@ -66,8 +66,8 @@ def test_a_round_that_is_lost_with_its_mixer_is_not_known(
     link = link_to(mixer.mixer, run=run.id, reattach_timeout=2.0)
     observers = [In(2, 1, mixer.again)]
     mixed = through(link, tmp_path / "nodes", KIND, 2, run=run, observers=observers)
-    (known,) = epsilons(mixed)
-    assert known < math.inf
+    (epsilon,) = epsilons(mixed)
+    assert epsilon < math.inf
     assert summary_of(run)["epsilon"] == "inf"
     assert "the mixer's ledger lacks round 2;" in summary_of(run)["privacy"]
 
@@ -90,15 +90,15 @@ def test_a_round_that_is_lost_and_not_its_mixer_is_counted(
 
 def openings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Return a list to which the arguments of every opening of a round are added."""
-    heard: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     opened = MixerChannel.open
 
     def listen(self: MixerChannel, arguments: Any) -> dict[str, Any]:
-        heard.append(json.loads(json.dumps(arguments)))
+        calls.append(json.loads(json.dumps(arguments)))
         return opened(self, arguments)
 
     monkeypatch.setattr(MixerChannel, "open", listen)
-    return heard
+    return calls
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["the same mixer", "another one"])
@@ -107,7 +107,7 @@ def test_a_resumed_run_pays_for_the_round_that_it_repeats(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     mixer, run, nodes = Replaced(start_mixer), new_run(tmp_path, "stopped"), tmp_path / "nodes"
-    heard = openings(monkeypatch)
+    calls = openings(monkeypatch)
 
     def stop() -> None:
         raise ZeroDivisionError
@@ -120,14 +120,14 @@ def test_a_resumed_run_pays_for_the_round_that_it_repeats(
     again = Run.open(run.id, home=tmp_path)
     link = link_to(mixer.mixer, run=run.id)
     resumed = through(link, nodes, KIND, run=again)
-    attempts = [opening["ledger"]["attempts"] for opening in heard]
+    attempts = [opening["ledger"]["attempts"] for opening in calls]
     once, twice = dict.fromkeys("0123", 0), dict.fromkeys("0123", 1)
-    assert [opening["round"] for opening in heard] == [1, 2, 3, 3]
+    assert [opening["round"] for opening in calls] == [1, 2, 3, 3]
     assert attempts == [once, once, once, twice]
-    earlier = [opening["ledger"]["earlier"] for opening in heard]
+    earlier = [opening["ledger"]["earlier"] for opening in calls]
     assert earlier[:3] == [{}] * 3
     assert earlier[3].keys() == once.keys()
-    assert {opening["ledger"]["run"] for opening in heard} == {run.id}
+    assert {opening["ledger"]["run"] for opening in calls} == {run.id}
     last = epsilons(resumed)[-1]
     if replaced:
         assert last == math.inf
@@ -135,10 +135,10 @@ def test_a_resumed_run_pays_for_the_round_that_it_repeats(
     else:
         assert epsilons(alone(KIND))[-1] < last < math.inf
         # Not below that of a server's own ledger, which forgets the attempt, but is told of it.
-        own, nodes = new_run(tmp_path, "own"), tmp_path / "own-nodes"
+        direct_run, nodes = new_run(tmp_path, "own"), tmp_path / "own-nodes"
         with pytest.raises(ZeroDivisionError):
-            direct(nodes, KIND, run=own, observers=[In(3, 1, stop)])
-        assert epsilons(direct(nodes, KIND, run=Run.open(own.id, home=tmp_path)))[-1] <= last
+            direct(nodes, KIND, run=direct_run, observers=[In(3, 1, stop)])
+        assert epsilons(direct(nodes, KIND, run=Run.open(direct_run.id, home=tmp_path)))[-1] <= last
 
 
 def test_a_resumed_run_without_a_checkpoint_pays_for_the_first_attempt(

@@ -78,15 +78,19 @@ def test_a_mixer_that_is_gone_in_the_last_round_costs_no_evaluation(
         return MetricRecord({"accuracy": 0.5})
 
     for rounds in (2, 3):
-        own = Run.open(run.id, home=tmp_path)
+        opened = Run.open(run.id, home=tmp_path)
         link = link_to(mixer.mixer, run=run.id, reattach_timeout=2.0)
         grid = grid_of(tmp_path / "nodes")
-        strategy = make("CutMixSL", link, own, evaluate_every=5, observers=[In(2, 1, mixer.again)])
+        strategy = make(
+            "CutMixSL", link, opened, evaluate_every=5, observers=[In(2, 1, mixer.again)]
+        )
         start(strategy, grid, rounds, evaluate_fn=score)
         grid.wait()
-        assert (own.status, evaluated[-1]) == ("finished", rounds)
-        assert (own.summary or {})["evaluated_round"] == own.checkpoints.load().round == rounds
-    assert [(row["round"], row["clients_alive"]) for row in own.rows] == [(1, 4), (3, 4)]
+        assert (opened.status, evaluated[-1]) == ("finished", rounds)
+        assert (
+            (opened.summary or {})["evaluated_round"] == opened.checkpoints.load().round == rounds
+        )
+    assert [(row["round"], row["clients_alive"]) for row in opened.rows] == [(1, 4), (3, 4)]
     assert evaluated == [2, 3]
 
 

@@ -129,8 +129,8 @@ def test_with_certificates_a_server_cannot_pretend_to_be_a_node(
     mixer = start_mixer(client_ca=files.ca)
     ca = files.ca.read_bytes()
     certificate, key = files.of_node(0)
-    own, own_key = files.of_client(SERVER_APP)
-    pair = own.read_bytes(), own_key.read_bytes()
+    server_certificate, server_key = files.of_client(SERVER_APP)
+    pair = server_certificate.read_bytes(), server_key.read_bytes()
     channel = MixerChannel(Dialled(mixer.address, True, ca, pair, TOKEN), 5.0)
     token = channel.open(OPENING)["tokens"]["1"]
     ticket = Ticket(1, 7, 1, 9, address=mixer.address, ca=ca.decode(), timeout=60.0)

@@ -50,12 +50,12 @@ LinkTo = Callable[..., MixerLink]
 def test_law_4_a_third_party_changes_no_bit_of_a_run_with_noise(
     kind: str, noise: GaussianNoise, start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
-    here, there = new_run(tmp_path, "local"), new_run(tmp_path, "third-party")
+    local_run, mixer_run = new_run(tmp_path, "local"), new_run(tmp_path, "third-party")
     options: dict[str, Any] = {"secrets": True, "noise": noise}
-    local = alone(kind, run=here, **options)
+    local = alone(kind, run=local_run, **options)
     nodes = tmp_path / "nodes"
-    mixed = through(link_to(start_mixer(), run=there.id), nodes, kind, run=there, **options)
-    check_same_results(read_results(here), results(there, nodes))
+    mixed = through(link_to(start_mixer(), run=mixer_run.id), nodes, kind, run=mixer_run, **options)
+    check_same_results(read_results(local_run), results(mixer_run, nodes))
     assert epsilons(local) == epsilons(mixed)
     # Noise is really added: without seeded secrets, the weights differ.
     other = alone(kind, noise=noise)
@@ -128,27 +128,27 @@ class Targets(Observer):
 def test_labels_without_noise_are_whole_where_a_member_is_missing(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
-    seen = Targets()
+    observer = Targets()
     through(
         link_to(start_mixer()), tmp_path / "nodes", "DPMixSL", 1, LeavesAtOnce, k=4,
-        steps_per_round=1, noise=replace(KEPT, sigma_y=0.0), observers=[seen],
+        steps_per_round=1, noise=replace(KEPT, sigma_y=0.0), observers=[observer],
     )  # fmt: skip
-    assert seen.sums == pytest.approx([1.0] * len(seen.sums))
-    assert seen.sums
+    assert observer.sums == pytest.approx([1.0] * len(observer.sums))
+    assert observer.sums
 
 
 def test_an_upload_that_is_in_no_mixture_costs_nothing(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
     """One of two pairs loses a member: the server does not see the other member's upload."""
-    seen = Sources()
+    observer = Sources()
     options: dict[str, Any] = {"clients": LeavesAtOnce, "rounds": 1, "steps_per_round": 1}
-    local = alone("DPCutMixSL", observers=[seen], **options)
-    (left,) = (group for group in seen.groups if len(group) == 1)
-    (pair,) = (group for group in seen.groups if len(group) == 2)
+    local = alone("DPCutMixSL", observers=[observer], **options)
+    (single,) = (group for group in observer.groups if len(group) == 1)
+    (pair,) = (group for group in observer.groups if len(group) == 2)
     assert local.ledger is not None
     spent = local.ledger.epsilons
-    assert spent[left[0]] > max(spent[client] for client in pair)  # there it is seen alone
+    assert spent[single[0]] > max(spent[client] for client in pair)  # there it is seen alone
     mixed = through(link_to(start_mixer()), tmp_path, "DPCutMixSL", **options)
     assert epsilons(mixed) == [max(spent[client] for client in pair)]
 
@@ -202,10 +202,10 @@ def test_the_servers_record_of_mixtures_with_noise_can_be_read(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
     """Their labels may have any value, as they include noise and are not clamped."""
-    kept = tmp_path / "trace"
-    recorder = Recorder(directory=kept)
+    directory = tmp_path / "trace"
+    recorder = Recorder(directory=directory)
     through(link_to(start_mixer()), tmp_path, "DPMixSL", 1, observers=[recorder])
-    steps = [step for step in Recorder(directory=kept).trace.steps() if isinstance(step, Step)]
+    steps = [step for step in Recorder(directory=directory).trace.steps() if isinstance(step, Step)]
     assert len(steps) == 3
     labels = torch.cat(
         [t for s in steps for u in s.uploads.values() for t in u.labels if t is not None]
@@ -246,29 +246,29 @@ def test_the_server_receives_one_number_and_words_about_nobody(
     of_clients = set(local.ledger.epsilons.values())
     assert len(of_clients) > 1
     assert len(ratios.of_members) > 2
-    heard: list[tuple[str, dict[str, Any]]] = []
+    calls: list[tuple[str, dict[str, Any]]] = []
     ask = MixerChannel._ask
 
     def listen(self: MixerChannel, name: str, arguments: Any) -> dict[str, Any]:
         reply = ask(self, name, arguments)
-        heard.append((name, reply))
+        calls.append((name, reply))
         return reply
 
     monkeypatch.setattr(MixerChannel, "_ask", listen)
     run = new_run(tmp_path, "seen")
     mixed = through(link_to(start_mixer(), run=run.id), tmp_path / "nodes", kind, run=run)
-    finished = [reply for name, reply in heard if name == "finish"]
+    finished = [reply for name, reply in calls if name == "finish"]
     assert len(finished) == 3
     for number, reply in enumerate(finished, start=1):
         assert reply.keys() == {"failures", "account"}
         account = reply["account"]
         assert account.keys() == {"epsilon", "unbounded-because", "outside", "rounds"}
         assert account["rounds"] == list(range(1, number + 1))
-    numbers = {value for _, reply in heard for value in scalars(reply) if type(value) is float}
+    numbers = {value for _, reply in calls for value in scalars(reply) if type(value) is float}
     assert numbers == set(epsilons(mixed))
     assert numbers & of_clients == {max(of_clients)}
     assert not numbers & (ratios.of_members - {0.0, 1.0})
-    for name, reply in heard:
+    for name, reply in calls:
         if name == "step":
             assert reply.keys() == {"mixtures", "failures", "spent"}
             for mixture in reply["mixtures"].values():
@@ -277,9 +277,9 @@ def test_the_server_receives_one_number_and_words_about_nobody(
     assert "client 0" not in elsewhere(mixed).report()
     assert run.summary is not None
     assert run.summary["epsilon_covers"].startswith("mixtures of clients' uploads")
-    kept = run.checkpoints.load().meta["observers"][0]
-    assert kept["kind"] == "LedgerElsewhere"
-    assert not set(scalars(kept)) & (of_clients - {max(of_clients)})
+    entry = run.checkpoints.load().meta["observers"][0]
+    assert entry["kind"] == "LedgerElsewhere"
+    assert not set(scalars(entry)) & (of_clients - {max(of_clients)})
 
 
 @pytest.mark.parametrize(
@@ -306,6 +306,6 @@ def test_a_mixer_whose_account_is_none_ends_the_run(
     right = {"epsilon": 1.0, "unbounded-because": [], "outside": [], "rounds": [1]}
     wrong: Any = account if not account else {**right, **account}
     monkeypatch.setattr(RunAccount, "to_plain", lambda self: wrong)
-    said = "no account" if account is None else "the mixer's account of privacy is none"
-    with pytest.raises(LinkError, match=said):
+    message = "no account" if account is None else "the mixer's account of privacy is none"
+    with pytest.raises(LinkError, match=message):
         through(link_to(start_mixer()), tmp_path, "DPCutMixSL", 1, steps_per_round=1)

@@ -24,7 +24,7 @@ def test_labels_that_are_no_classes_are_told_of_no_client(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such as "client 0: labels lie in 0..2, allowed are 0..1" among the failures of a round."""
-    seen = Everything()
+    observer = Everything()
     strategy = CutMixSL(
         replace(TOY, classes=2).upper(),
         min_patches=1,
@@ -32,20 +32,22 @@ def test_labels_that_are_no_classes_are_told_of_no_client(
         optimizer=adamw(0.01),
         device="cpu",
         seed=SEED,
-        observers=[seen],
+        observers=[observer],
     )
     grid = grid_of(tmp_path / "nodes")
     start(strategy, grid, 1)
     grid.wait()
-    (done,) = seen.rounds
-    assert done.failures == {}
-    mixed = [step.mixed for step in seen.steps if step.mixed is not None]
+    (event,) = observer.rounds
+    assert event.failures == {}
+    mixed = [step.mixed for step in observer.steps if step.mixed is not None]
     sums = torch.cat([each.targets.sum(1) for each in mixed])
     assert 0 < int((sums < 0.99).sum()) < len(sums)
-    of_mixer = [said for said in caplog.messages if "labels lie in " in said]
-    assert len(of_mixer) == len({said[:9] for said in of_mixer}) > 0
-    assert all(said.startswith("client ") and "allowed are 0..1" in said for said in of_mixer)
-    of_server = [said for said in caplog.messages if "sum to less than 1" in said]
+    of_mixer = [message for message in caplog.messages if "labels lie in " in message]
+    assert len(of_mixer) == len({message[:9] for message in of_mixer}) > 0
+    assert all(
+        message.startswith("client ") and "allowed are 0..1" in message for message in of_mixer
+    )
+    of_server = [message for message in caplog.messages if "sum to less than 1" in message]
     assert of_server == [
         "round 1: the labels of mixtures sum to less than 1, as nodes have labels that are not "
         "classes: pass a larger num_classes; the mixer's log says what they are"

@@ -38,8 +38,10 @@ def test_strangers_do_not_flood_the_log(
         for _ in range(9):
             with pytest.raises(LinkError, match="turns this run away"):
                 MixerChannel(Dialled(plain.address, tls=False, token="f"), 5.0).open(OPENING)
-    told = [said for said in caplog.messages if "it does not have the mixer's token" in said]
-    assert [said.rsplit(maxsplit=1)[-1] for said in told] == ["1)", "2)", "4)", "8)"]
+    warnings = [
+        message for message in caplog.messages if "it does not have the mixer's token" in message
+    ]
+    assert [message.rsplit(maxsplit=1)[-1] for message in warnings] == ["1)", "2)", "4)", "8)"]
 
 
 def test_a_mixer_without_the_right_certificate_is_not_dialled(
@@ -101,8 +103,10 @@ def test_a_mixer_with_tls_is_not_dialled_without(
         pytest.raises(LinkError, match=r"without TLS \(MixerLink has no ca=, the app no ssl-"),
     ):
         channel.open(OPENING)
-    (told,) = [said for said in caplog.messages if "(link-via) cannot be reached: " in said]
-    assert "; trying again for " in told
+    (warning,) = [
+        message for message in caplog.messages if "(link-via) cannot be reached: " in message
+    ]
+    assert "; trying again for " in warning
 
 
 def test_another_version_is_named(plain: MixerServer) -> None:
@@ -115,7 +119,7 @@ def test_another_version_is_named(plain: MixerServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "text", "mode", "said"),
+    ("option", "text", "mode", "message"),
     [
         ("token_file", TOKEN, 0o644, "--token-file: others on this machine may read"),
         ("token_file", "abc", 0o600, "holds 3 characters; a token has at least 32"),
@@ -128,30 +132,30 @@ def test_another_version_is_named(plain: MixerServer) -> None:
     ],
 )
 def test_a_secret_that_others_can_read_or_guess_is_none(
-    option: str, text: str, mode: int, said: str, start_mixer: Start, tmp_path: Path
+    option: str, text: str, mode: int, message: str, start_mixer: Start, tmp_path: Path
 ) -> None:
     file = secret(tmp_path / "secret", text)
     file.chmod(mode)
-    with pytest.raises(LinkError, match=said):
+    with pytest.raises(LinkError, match=message):
         start_mixer(**{option: file})
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"listen": "0.0.0.0:0", "certificate": None, "key": None}, "without TLS: give it --ssl-"),
         ({"listen": "127.0.0.1"}, "--listen is '127.0.0.1'; it must be host:port"),
     ],
 )
 def test_a_mixer_that_cannot_be_does_not_start(
-    options: dict[str, Any], said: str, start_mixer: Start
+    options: dict[str, Any], message: str, start_mixer: Start
 ) -> None:
-    with pytest.raises(LinkError, match=said):
+    with pytest.raises(LinkError, match=message):
         start_mixer(**options)
 
 
 @pytest.mark.parametrize(
-    ("via", "options", "said"),
+    ("via", "options", "transport"),
     [
         ("127.0.0.1:9444", {}, "in plaintext"),
         ("mixer.example:9444", {}, "with TLS"),
@@ -159,13 +163,17 @@ def test_a_mixer_that_cannot_be_does_not_start(
     ],
 )
 def test_a_mixer_elsewhere_is_dialled_in_plaintext_only_if_it_is_told_so(
-    via: str, options: dict[str, Any], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    via: str,
+    options: dict[str, Any],
+    transport: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     link = MixerLink(via, secret(tmp_path / "token", TOKEN), **options)
     link.request(OPENING["mixing"], None)
     with caplog.at_level(logging.INFO, "flwr.splitmix"):
         link.open(None)
-    assert f"nodes dial {via}, {said}, " in caplog.messages[-1]
+    assert f"nodes dial {via}, {transport}, " in caplog.messages[-1]
 
 
 def test_a_mixer_may_do_without_tls_anywhere_if_it_is_told_so(start_mixer: Start) -> None:

@@ -29,18 +29,18 @@ def link(tmp_path: Path) -> MixerLink:
 
 def asked_by(strategy: SplitStrategy) -> Mapping[str, Any]:
     """Return what a strategy asks of the mixer once its run is prepared."""
-    asked: list[Mapping[str, Any]] = []
+    requests: list[Mapping[str, Any]] = []
     link = strategy.link
     assert isinstance(link, MixerLink)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(link, "request", lambda mixing, _: asked.append(mixing))
+        patch.setattr(link, "request", lambda mixing, _: requests.append(mixing))
         strategy.prepare(None)
-    (mixing,) = asked
+    (mixing,) = requests
     return mixing
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"aggregator": fedavg()}, "averages lower segments"),
         ({"evaluation": "federated"}, "evaluation is 'federated'"),
@@ -52,15 +52,15 @@ def asked_by(strategy: SplitStrategy) -> Mapping[str, Any]:
     ],
 )
 def test_an_option_that_needs_single_clients_is_refused(
-    options: dict[str, Any], said: str, link: MixerLink
+    options: dict[str, Any], message: str, link: MixerLink
 ) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)) as refused:
+    with pytest.raises(ValueError, match=re.escape(message)) as refused:
         make("CutMixSL", link, **options)
     assert str(refused.value).endswith(", or mix in the ServerApp (link-via '')")
 
 
 @pytest.mark.parametrize(
-    ("maker", "said"),
+    ("maker", "message"),
     [
         (lambda link: PSL(TOY.upper(), link=link), "cannot be NoMixing"),
         (lambda link: CutMixSL(TOY.upper(), link=link), "min_patches is 0"),
@@ -71,9 +71,9 @@ def test_an_option_that_needs_single_clients_is_refused(
     ],
 )
 def test_a_mixer_that_hides_nobody_is_refused(
-    maker: Callable[[MixerLink], Any], said: str, link: MixerLink
+    maker: Callable[[MixerLink], Any], message: str, link: MixerLink
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         maker(link)
 
 
@@ -101,7 +101,7 @@ def test_clients_of_this_process_are_mixed_here(link: MixerLink) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"via": "mixer.example"}, "via (link-via) is 'mixer.example'; it must be host:port"),
         ({"via": "mixer.example:0"}, "via (link-via) is 'mixer.example:0'"),
@@ -112,9 +112,11 @@ def test_clients_of_this_process_are_mixed_here(link: MixerLink) -> None:
         ({"ca": "/no/ca.crt"}, "ca (ssl-ca-certfile): /no/ca.crt cannot be read"),
     ],
 )
-def test_a_link_that_cannot_be_is_named(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_a_link_that_cannot_be_is_named(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     usual = {"via": "mixer.example:9444", "token_file": secret(tmp_path / "token", TOKEN)}
-    with pytest.raises(LinkError, match=re.escape(said)):
+    with pytest.raises(LinkError, match=re.escape(message)):
         MixerLink(**{**usual, **options})
 
 
@@ -127,9 +129,9 @@ def test_a_link_that_cannot_be_is_named(options: dict[str, Any], said: str, tmp_
     ],
 )
 def test_a_description_makes_the_same_mixer(mixer: Any) -> None:
-    made = mixer_of(describe(mixer))
-    assert type(made) is type(mixer)
-    assert vars(made) == vars(mixer)
+    copy = mixer_of(describe(mixer))
+    assert type(copy) is type(mixer)
+    assert vars(copy) == vars(mixer)
     noise = GaussianNoise(sigma_s=2.0, sigma_y=0.5, clip="range", smashed_noise="all")
     noisy = mixer_of(describe(Noisy(mixer, noise)))
     assert isinstance(noisy, Noisy)
@@ -145,9 +147,9 @@ def test_with_noise_the_ledger_is_the_mixers_whatever_is_said_of_it(
     strategy = make("CutMixSL", link, noise=noise, delta=1e-4, trusted_mixer=trusted)
     assert strategy.ledger is None
     assert strategy.ledger_elsewhere is not None
-    asked = asked_by(strategy)
-    assert asked["ledger"] == {"delta": 1e-4, "relation": "replace"}
-    assert asked["mixing"]["noise"] == noise.to_plain()
+    request = asked_by(strategy)
+    assert request["ledger"] == {"delta": 1e-4, "relation": "replace"}
+    assert request["mixing"]["noise"] == noise.to_plain()
     assert strategy.keeps_ledger
 
 

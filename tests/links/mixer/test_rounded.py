@@ -111,13 +111,13 @@ def test_a_node_with_a_mixer_of_its_own_does_not_say_how_many_steps_it_took(
 ) -> None:
     """A server that withholds one group's gradient would see in them who is in the group."""
     mixer = start_mixer()
-    own: dict[str, Any] = {"link-via": mixer.address, "link-via-ca": str(files.ca)}
-    for pins, said in ((own, {0}), ({}, {3})):
+    pinned: dict[str, Any] = {"link-via": mixer.address, "link-via-ca": str(files.ca)}
+    for pins, step_counts in ((pinned, {0}), ({}, {3})):
         grid = FakeGrid(
-            toy_app(TOY, kind=OneAtATime), TOY.clients, **{"state-dir": str(tmp_path / str(said))},
-            **pins,
+            toy_app(TOY, kind=OneAtATime), TOY.clients,
+            **{"state-dir": str(tmp_path / str(step_counts))}, **pins,
         )  # fmt: skip
         start(make("CutMixSL", link_to(mixer)), grid, 1)
         grid.wait()
         records = [reply.content.metric_records for reply in grid.all_replies]
-        assert {own["metrics"]["num-steps"] for own in records if "metrics" in own} == said
+        assert {r["metrics"]["num-steps"] for r in records if "metrics" in r} == step_counts

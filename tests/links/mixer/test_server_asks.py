@@ -53,9 +53,9 @@ def test_the_mixers_log_says_what_a_round_mixes(
 ) -> None:
     with caplog.at_level(logging.INFO, "flwr.splitmix"):
         channel.open({**OPENING, **with_noise()})
-    (told,) = [said for said in caplog.messages if said.startswith("round ")]
-    assert "PatchCutMix (min_patches 1, noise (sigma_s 1.0, sigma_y 1.0, " in told
-    assert told.endswith(" of 2 nodes")
+    (line,) = [message for message in caplog.messages if message.startswith("round ")]
+    assert "PatchCutMix (min_patches 1, noise (sigma_s 1.0, sigma_y 1.0, " in line
+    assert line.endswith(" of 2 nodes")
 
 
 def test_an_opening_with_noise_is_none_that_is_refused(channel: MixerChannel) -> None:
@@ -64,14 +64,14 @@ def test_an_opening_with_noise_is_none_that_is_refused(channel: MixerChannel) ->
 
 
 def test_attempts_whose_lengths_are_not_told_are_of_unknown_length() -> None:
-    told = {"attempts": {"0": 2**31 - 1, "1": 2}, "earlier": {"0": [3], "1": [5, 4]}}
-    read = Opening.read({**OPENING, **with_ledger(**told)})
+    ledger = {"attempts": {"0": 2**31 - 1, "1": 2}, "earlier": {"0": [3], "1": [5, 4]}}
+    read = Opening.read({**OPENING, **with_ledger(**ledger)})
     assert read.ledger is not None
     assert read.ledger.lengths == {0: [3, None], 1: [5, 4]}
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (with_noise(sigma_s="1"), "sigma_s is '1'; a standard deviation is a number"),
         (with_noise(sigma_s=-1.0), "sigma_s is -1.0; a standard deviation is a number of at least"),
@@ -127,16 +127,16 @@ def test_attempts_whose_lengths_are_not_told_are_of_unknown_length() -> None:
     ],
 )
 def test_a_round_that_would_hide_nobody_or_is_none_is_refused(
-    changes: Mapping[str, Any], said: str, channel: MixerChannel
+    changes: Mapping[str, Any], message: str, channel: MixerChannel
 ) -> None:
     with pytest.raises(LinkError) as refused:
         channel.open({**OPENING, **changes})
     assert "refuses: " in str(refused.value)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("policy", "said"),
+    ("policy", "message"),
     [
         ({"least_members": 3}, "no mixture of fewer than 3 members: it is asked for groups of 2"),
         ({"least_patches": 2}, "leaves each member 2 patches: set min-patches to as many"),
@@ -145,11 +145,11 @@ def test_a_round_that_would_hide_nobody_or_is_none_is_refused(
 )
 @pytest.mark.parametrize("changes", [{}, with_ledger()], ids=["plain", "with noise"])
 def test_an_operator_may_ask_for_more(
-    changes: dict[str, Any], policy: dict[str, Any], said: str, start_mixer: Start
+    changes: dict[str, Any], policy: dict[str, Any], message: str, start_mixer: Start
 ) -> None:
     mixer = start_mixer(certificate=None, key=None, **policy)
     channel = MixerChannel(Dialled(mixer.address, tls=False, token=TOKEN), 5.0)
-    with pytest.raises(LinkError, match=said):
+    with pytest.raises(LinkError, match=message):
         channel.open({**OPENING, **changes})
     channel.close()
 
@@ -219,8 +219,8 @@ def test_a_server_that_breaks_the_order_or_sends_other_gradients_gets_nothing(
         ({"gradients": None}, "must say its gradients"),
         ({"gradients": {"0": gradient}}, "no mixture that these gradients are of"),
     ]
-    for wrong, said in refused:
-        with pytest.raises(LinkError, match=said):
+    for wrong, message in refused:
+        with pytest.raises(LinkError, match=message):
             channel.ask("step", {**FIRST, **wrong})
     assert nodes.sent == []
     mixtures = channel.ask("step", FIRST)["mixtures"]
@@ -249,16 +249,16 @@ def test_a_server_that_breaks_the_order_or_sends_other_gradients_gets_nothing(
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "payload",
     [b"", b"no frame", encode(Frame("hello", 1)), encode(Frame("call", 7, "open")), b"\x80\x04K."],
     ids=["empty", "text", "hello", "number", "pickle"],
 )
 def test_bytes_that_are_no_call_are_answered_with_a_sentence(
-    plain: MixerServer, sent: bytes
+    plain: MixerServer, payload: bytes
 ) -> None:
     shown = ((TOKEN_KEY, TOKEN), (PROTOCOL_KEY, str(PROTOCOL)))
     with grpc.insecure_channel(plain.address) as channel:
-        stream = channel.stream_stream(METHOD)(iter([sent]), metadata=shown, timeout=60)
+        stream = channel.stream_stream(METHOD)(iter([payload]), metadata=shown, timeout=60)
         frame = decode(next(stream))
     assert frame.kind == "error"
     assert frame.text

@@ -48,9 +48,14 @@ class Everything(Observer):
 
 def single_uploads() -> list[Upload]:
     """Return the uploads of the same run without a third-party mixer."""
-    seen = Everything()
-    make("CutMixSL", observers=[seen]).fit(TOY.make_clients(adamw(0.01)), 1)
-    return [own for step in seen.steps for own in step.uploads.values() if isinstance(own, Upload)]
+    observer = Everything()
+    make("CutMixSL", observers=[observer]).fit(TOY.make_clients(adamw(0.01)), 1)
+    return [
+        upload
+        for step in observer.steps
+        for upload in step.uploads.values()
+        if isinstance(upload, Upload)
+    ]
 
 
 def holds(view: Tensor, part: Tensor) -> bool:
@@ -61,27 +66,27 @@ def holds(view: Tensor, part: Tensor) -> bool:
 def test_the_recorded_view_holds_no_upload_no_mask_and_no_node(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
-    seen, recorder = Everything(), Recorder()
-    strategy = make("CutMixSL", link_to(start_mixer()), observers=[seen, recorder])
+    observer, recorder = Everything(), Recorder()
+    strategy = make("CutMixSL", link_to(start_mixer()), observers=[observer, recorder])
     start(strategy, grid_of(tmp_path), 1)
     clients = set(range(TOY.clients))
     # No client's index: the groups' are negative.
-    told = {event.client for event in seen.exchanges}
-    told |= {client for event in seen.begun for client in event.descriptions}
-    told |= {client for step in seen.steps for client in (*step.uploads, *step.gradients)}
-    assert told == {-2, -1}
-    assert not told & clients
-    assert seen.rounds[0].client_seconds == {}
+    indices = {event.client for event in observer.exchanges}
+    indices |= {client for event in observer.begun for client in event.descriptions}
+    indices |= {client for step in observer.steps for client in (*step.uploads, *step.gradients)}
+    assert indices == {-2, -1}
+    assert not indices & clients
+    assert observer.rounds[0].client_seconds == {}
     # No mask: all groups are asked for the same, without a word on patches.
-    asked = [event.payload["plan"] for event in seen.exchanges if event.direction == "down"]
-    shares = {str(plan) for plan in asked if plan is not None}
+    plans = [event.payload["plan"] for event in observer.exchanges if event.direction == "down"]
+    shares = {str(plan) for plan in plans if plan is not None}
     assert shares == {"[{'share': 'group', 'lam': 1.0, 'learns': True}]"}
     # No upload: each mixture has all patches, and none is what a client sent.
     uploads = single_uploads()
-    assert len(uploads) == len(seen.steps) * TOY.clients
+    assert len(uploads) == len(observer.steps) * TOY.clients
     steps = [step for step in recorder.trace.steps() if isinstance(step, Step)]
-    assert len(steps) == len(seen.steps) > 0
-    parts = [part for own in uploads for part in own.smashed if part is not None]
+    assert len(steps) == len(observer.steps) > 0
+    parts = [part for upload in uploads for part in upload.smashed if part is not None]
     assert all(part.shape[1] < TOY.patches for part in parts)
     for step in steps:
         assert len(step.uploads) == GROUPS
@@ -94,7 +99,9 @@ def test_the_recorded_view_holds_no_upload_no_mask_and_no_node(
             assert soft is not None
             assert soft.sum(1).allclose(torch.ones(TOY.batch, dtype=soft.dtype))
     # The patches are in the mixtures: only the masks, which the mixer has, could tell them apart.
-    first = [view for own in steps[0].uploads.values() for view in own.smashed if view is not None]
+    first = [
+        view for upload in steps[0].uploads.values() for view in upload.smashed if view is not None
+    ]
     patches = torch.cat(first, dim=1)
     for part in parts[: TOY.clients]:
         assert all((patches == patch[:, None]).all(2).any(1).all() for patch in part.unbind(1))
@@ -106,12 +113,12 @@ def test_everything_that_goes_to_the_server_is_on_a_list(
     """Law 6, checked on the wire itself, inside TLS."""
     from flwr_splitmix.links.mixer.channel import MixerChannel
 
-    heard: list[tuple[str, dict[str, Any]]] = []
+    calls: list[tuple[str, dict[str, Any]]] = []
     ask = MixerChannel._ask
 
     def listen(self: MixerChannel, name: str, arguments: Any) -> dict[str, Any]:
         reply = ask(self, name, arguments)
-        heard.append((name, reply))
+        calls.append((name, reply))
         return reply
 
     monkeypatch.setattr(MixerChannel, "_ask", listen)
@@ -126,10 +133,10 @@ def test_everything_that_goes_to_the_server_is_on_a_list(
         "finish": {"failures"},
         "close": set(),
     }
-    assert {name for name, _ in heard} == allowed.keys()
-    for name, reply in heard:
+    assert {name for name, _ in calls} == allowed.keys()
+    for name, reply in calls:
         assert reply.keys() == allowed[name]
-    for reply in (reply for name, reply in heard if name == "step"):
+    for reply in (reply for name, reply in calls if name == "step"):
         assert reply["mixtures"].keys() == {"0", "1"}
         for mixture in reply["mixtures"].values():
             assert mixture.keys() == {"smashed", "labels"}

@@ -32,8 +32,8 @@ def test_prefix_tokens_that_are_summed_and_not_masked_are_told_of_the_nodes(
     )
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
         start(strategy, grid_of(tmp_path, toy), 2, toy)
-    said = [message for message in caplog.messages if "prefix token" in message]
-    assert len(said) == prefix
-    told = "clients 0, 1, 2 and 3 send 1 prefix token of every image, "
-    assert all(each.startswith(told) and "not masked" in each for each in said)
+    warnings = [message for message in caplog.messages if "prefix token" in message]
+    assert len(warnings) == prefix
+    beginning = "clients 0, 1, 2 and 3 send 1 prefix token of every image, "
+    assert all(warning.startswith(beginning) and "not masked" in warning for warning in warnings)
     assert "left over" not in caplog.text

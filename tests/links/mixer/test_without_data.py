@@ -65,8 +65,10 @@ def test_others_are_drawn_as_without_a_third_party(
     grid.wait()
     for empty in kind.empty:
         assert re.search(f"clients? .*{empty}.* (has|have) no training data", caplog.text)
-    here, there = (Results(each.rows, each.upper.state()[0]) for each in (local, mixed))
-    check_same_results(here, there)
+    local_results, mixed_results = (
+        Results(each.rows, each.upper.state()[0]) for each in (local, mixed)
+    )
+    check_same_results(local_results, mixed_results)
 
 
 def test_others_are_drawn_for_a_mixer_that_wants_more_than_the_server(

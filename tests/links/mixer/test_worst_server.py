@@ -66,11 +66,11 @@ def test_errors_of_uploads_do_not_tell_how_much_is_whose(
     """
     mixing = describe(PatchCutMix(min_patches=1, alpha=1.0))
     nodes = Nodes(plain, channel, mixing=mixing, dtype="float32")
-    said = (
+    reason = (
         "uploaded torch.float64; both segments must compute in one dtype: convert the output of "
         "the client's with .float()"
     )
-    assert first_step(nodes, channel)["failures"] == {"0": said, "1": said}
+    assert first_step(nodes, channel)["failures"] == {"0": reason, "1": reason}
     nodes.end(channel)
 
 
@@ -79,8 +79,8 @@ def test_an_upload_of_another_shape_is_named_in_the_mixers_log_alone(
 ) -> None:
     nodes = Nodes(plain, channel, mixing=describe(PatchCutMix(min_patches=1)))
     nodes.width = 4
-    said = "uploaded something else than it was asked for; the mixer's log says what"
-    assert first_step(nodes, channel)["failures"] == {"0": said, "1": said}
+    reason = "uploaded something else than it was asked for; the mixer's log says what"
+    assert first_step(nodes, channel)["failures"] == {"0": reason, "1": reason}
     logged = [line for line in caplog.messages if "is left out: it uploaded (2, " in line]
     assert len(logged) == 2
     nodes.end(channel)
@@ -146,12 +146,12 @@ def test_a_server_that_hangs_up_while_it_opens_leaves_no_line_behind(
         go_on.wait(60)
         return read(values)
 
-    left = threading.Event()
+    departure = threading.Event()
     leave = MixingRoom.leave
 
     def noted(room: MixingRoom) -> None:
         leave(room)
-        left.set()
+        departure.set()
 
     monkeypatch.setattr(Opening, "read", slow)
     monkeypatch.setattr(MixingRoom, "leave", noted)
@@ -164,7 +164,7 @@ def test_a_server_that_hangs_up_while_it_opens_leaves_no_line_behind(
         assert begun.wait(60)
         channel.close()
         assert opened.exception(60) is not None
-        assert left.wait(60)
+        assert departure.wait(60)
         go_on.set()
     wait_for("the call's end", lambda: not any(map(_is_call, threading.enumerate())))
     assert not registered

@@ -78,12 +78,12 @@ def test_a_batch_in_parts_is_priced_as_one_and_each_part_is_written_down(node: N
     node.end()
     node.begin(replace(TICKET, server_round=2, state_round=1))
     before = node.releases
-    asked = {"number": 0, "progress": 0.0, "plan": [noisy()], "parts": 2}
-    replies = [node.ask("encode_part", part=part, **asked).reply for part in range(2)]
+    arguments = {"number": 0, "progress": 0.0, "plan": [noisy()], "parts": 2}
+    replies = [node.ask("encode_part", part=part, **arguments).reply for part in range(2)]
     assert price is not None
     assert 0 < price <= (node.client.epsilon or 0) < 2.1 * price
     assert node.releases == before + 1
-    refused(node.ask("encode_part", part=1, **asked), "a part of a batch out of turn")
+    refused(node.ask("encode_part", part=1, **arguments), "a part of a batch out of turn")
     node.end(finish=False)
     first, second, third = node.audit()[-3:]
     assert [(line["step"], line.get("part")) for line in (first, second)] == [(0, 0), (0, 1)]
@@ -105,17 +105,17 @@ def test_an_evaluations_line_says_which_test_data_it_took(node: Node, kind: str)
     node.step([FullShare().to_wire()])
     refused(node.ask("encode_test", kind=kind, start=0, stop=10**13), "there are")
     node.end(finish=False)
-    sent, step, not_sent = node.audit()
-    assert (sent["exchange"], sent["kind"], sent["start"], sent["stop"]) == (
+    test_line, step_line, refused_line = node.audit()
+    assert (test_line["exchange"], test_line["kind"], test_line["start"], test_line["stop"]) == (
         "encode_test", kind, 0, 4,
     )  # fmt: skip
-    assert {"kind", "start", "stop"}.isdisjoint(step)
-    assert (not_sent["kind"], not_sent["start"], not_sent["stop"]) == (kind, 0, 10**13)
-    assert "there are" in not_sent["refused"]
+    assert {"kind", "start", "stop"}.isdisjoint(step_line)
+    assert (refused_line["kind"], refused_line["start"], refused_line["stop"]) == (kind, 0, 10**13)
+    assert "there are" in refused_line["refused"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "written"),
+    ("arguments", "written"),
     [
         ({"kind": "x" * 41, "start": 2**53 + 1, "stop": -1}, {}),
         ({"kind": ["federated"], "start": True, "stop": 1.0}, {}),
@@ -127,10 +127,10 @@ def test_an_evaluations_line_says_which_test_data_it_took(node: Node, kind: str)
     ids=["large", "kinds", "control"],
 )
 def test_an_evaluations_arguments_cannot_spoil_the_audit_log(
-    node: Node, asked: dict[str, Any], written: dict[str, Any]
+    node: Node, arguments: dict[str, Any], written: dict[str, Any]
 ) -> None:
     node.begin()
-    assert node.ask("encode_test", **asked).reply is None
+    assert node.ask("encode_test", **arguments).reply is None
     node.end(finish=False)
     (line,) = node.audit()
     assert {name: line[name] for name in ("kind", "start", "stop") if name in line} == written
@@ -146,15 +146,15 @@ def test_in_the_u_shape_an_evaluations_lines_say_which_test_data_it_took(tmp_pat
     strategy.start(None, to_arrays(toy.clients_for()[0].weights()), 1)  # type: ignore[arg-type]
     grid.wait()
     lines = read_journal(tmp_path / "audit-0.jsonl")
-    asked = [
+    exchanges = [
         tuple(line.get(name) for name in ("exchange", "kind", "start", "stop")) for line in lines
     ]
-    assert [one for one in asked if one[0] == "encode_test"] == [
+    assert [one for one in exchanges if one[0] == "encode_test"] == [
         ("encode_test", "federated", 0, 4),
         ("encode_test", "federated", 4, 6),
     ]
-    assert [one for one in asked if one[0] == "score"] == [("score", "federated", None, None)]
-    assert {one[1:] for one in asked if one[0] in ("encode", "decode")} == {(None, None, None)}
+    assert [one for one in exchanges if one[0] == "score"] == [("score", "federated", None, None)]
+    assert {one[1:] for one in exchanges if one[0] in ("encode", "decode")} == {(None, None, None)}
 
 
 def test_a_round_begins_and_ends_in_the_audit_log(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_a_round_begins_and_ends_in_the_audit_log(tmp_path: Path) -> None:
     assert first["to"].startswith("127.0.0.1:")
     assert last["to"] == "the SuperLink"  # it is the reply to Flower's message
     assert "num-examples" in {item["name"] for item in first["sent"]}
-    sent = {item["name"]: tuple(item["shape"]) for item in last["sent"] if "shape" in item}
-    assert sent == {f"lower-segment.{name}": tuple(value.shape) for name, value in lower.items()}
+    shapes = {item["name"]: tuple(item["shape"]) for item in last["sent"] if "shape" in item}
+    assert shapes == {f"lower-segment.{name}": tuple(value.shape) for name, value in lower.items()}
 
 
 def test_a_node_whose_audit_log_is_full_still_says_why(

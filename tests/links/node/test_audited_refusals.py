@@ -44,14 +44,14 @@ def test_each_rejected_ticket_is_a_line_of_the_audit_log(
     changes, why = REJECTED[case]
     ticket = replace(TICKET, link="stream", address="127.0.0.1:9", tls=False, run="r")
     record = ConfigRecord({**dict(ticket.to_record()), **changes})
-    sent = messages_to([9], RecordDict({RECORD: record}), kind, in_run=False)[0]
-    own = context(**{"partition-id": 0, "state-dir": str(tmp_path)})
-    said = SplitClientApp(no_client)(sent, own).content.config_records[RECORD]["error"]
-    assert why in str(said)
+    request = messages_to([9], RecordDict({RECORD: record}), kind, in_run=False)[0]
+    node_context = context(**{"partition-id": 0, "state-dir": str(tmp_path)})
+    error = SplitClientApp(no_client)(request, node_context).content.config_records[RECORD]["error"]
+    assert why in str(error)
     (line,) = read_journal(tmp_path / "audit-0.jsonl")
     facts = (line["run"], line["round"], line["client"], line["to"])
     assert facts == ("r", 1, 0, "127.0.0.1:9")
-    assert (line["exchange"], line["refused"]) == ("round", said)
+    assert (line["exchange"], line["refused"]) == ("round", error)
 
 
 def test_an_invalid_policy_and_another_servers_message_are_lines_too(tmp_path: Path) -> None:
@@ -62,10 +62,10 @@ def test_an_invalid_policy_and_another_servers_message_are_lines_too(tmp_path: P
     with pytest.raises(LinkError, match="carries no split-learning ticket"):
         app(message("train"), context(**config))
     reasons = [line["refused"] for line in read_journal(tmp_path / "audit-0.jsonl")]
-    for part, said in zip(
+    for part, reason in zip(
         ("max-epsilon", "link 'ray'", "no split-learning ticket"), reasons, strict=True
     ):
-        assert part in said
+        assert part in reason
 
 
 @pytest.mark.parametrize("number", [0.5, -3, 2**60])
@@ -76,8 +76,8 @@ def test_what_a_message_says_of_itself_cannot_spoil_the_log(number: float, tmp_p
         "server_round": number,
         "address": [1, 2],
     }
-    sent = messages_to([9], RecordDict({RECORD: ConfigRecord(odd)}), "train", in_run=False)[0]
-    SplitClientApp(no_client)(sent, context(**{"partition-id": 0, "state-dir": str(tmp_path)}))
+    request = messages_to([9], RecordDict({RECORD: ConfigRecord(odd)}), "train", in_run=False)[0]
+    SplitClientApp(no_client)(request, context(**{"partition-id": 0, "state-dir": str(tmp_path)}))
     (line,) = read_journal(tmp_path / "audit-0.jsonl")
     assert (line["run"][:8], len(line["run"])) == ("\\x1b[2Jx", 500)
     assert (line["round"], line["to"]) == (0, "")

@@ -13,7 +13,7 @@ from tests.links.node.worst_server import Node, noisy
 
 
 @pytest.mark.parametrize(
-    ("key", "meant"),
+    ("key", "intended"),
     [
         ("link_via", "link-via"),
         ("link-vai", "link-via"),
@@ -46,26 +46,26 @@ from tests.links.node.worst_server import Node, noisy
     ],
 )
 def test_a_misspelt_key_is_named_with_the_one_that_is_meant(
-    key: str, meant: str, tmp_path: Path
+    key: str, intended: str, tmp_path: Path
 ) -> None:
     """A node could dial what the server names, begin another ledger, or have no policy."""
     with pytest.raises(
         LinkError,
-        match=f"has '{key}', which flwr-splitmix does not read.* did you mean '{meant}'",
+        match=f"has '{key}', which flwr-splitmix does not read.* did you mean '{intended}'",
     ):
         Node(tmp_path, {key: 1.0}).begin()
 
 
 def test_keys_of_an_app_are_left_alone(tmp_path: Path) -> None:
     """Such as max-steps, which must not pass for a misspelt max-epsilon."""
-    own = (
+    keys = (
         "num-partitions", "dataset", "test-dataset", "images", "data-path", "data_dir", "site",
         "hospital", "device", "cache-dir", "label", "public", "training-data", "seed", "alpha",
         "link-speed", "allow-download", "certificate", "max-steps", "max-epochs", "data-dir",
         "stats-dir", "stats_dir", "static-dir", "stage-dir", "start-dir", "key-file", "state-dict",
         "x", "",
     )  # fmt: skip
-    node = Node(tmp_path, dict.fromkeys(own, "y"))
+    node = Node(tmp_path, dict.fromkeys(keys, "y"))
     node.begin()
     node.end(finish=False)
 

@@ -122,15 +122,15 @@ def test_an_epsilon_never_falls_whatever_round_or_run_the_server_names(node: Nod
 
 
 def test_over_all_runs_a_node_stops_at_its_limit(node: Node) -> None:
-    sent = 0
+    uploads = 0
     for run in range(40):
         node.begin(run=f"run-{run}")
         outcome = node.step([noisy()])
         assert outcome.reply is not None
-        sent += "smashed" in outcome.reply
+        uploads += "smashed" in outcome.reply
         assert (node.client.epsilon or 0.0) <= 1.0
         node.end(finish=False)
-    assert 0 < sent < 40
+    assert 0 < uploads < 40
 
 
 def test_what_cannot_be_charged_on_the_disk_does_not_leave(
@@ -163,8 +163,10 @@ def _no_space(*arguments: Any) -> int:
 
 def test_without_a_place_for_the_ledger_nothing_leaves(tmp_path: Path) -> None:
     node = Node(tmp_path, {"max-epsilon": 1.0, "state-dir": ""})
-    said = r"\(the node has no state-dir\), and nothing is sent without it: give the node a state-"
-    with pytest.raises(LinkError, match=said):
+    message = (
+        r"\(the node has no state-dir\), and nothing is sent without it: give the node a state-"
+    )
+    with pytest.raises(LinkError, match=message):
         node.begin()
 
 
@@ -207,9 +209,9 @@ def test_a_ledger_in_a_file_is_not_written_again_with_every_state(node: Node) ->
     assert node.step([noisy()]).reply
     spent = node.client.epsilon
     node.end()
-    kept = ClientStore(node.folder / "r").load(0)
-    assert kept is not None
-    assert kept[2]["privacy"] == {"spent": False}
+    state = ClientStore(node.folder / "r").load(0)
+    assert state is not None
+    assert state[2]["privacy"] == {"spent": False}
     node.begin(server_round=2, state_round=1)
     assert node.client.epsilon == spent
     node.end(finish=False)

@@ -48,23 +48,23 @@ def test_only_the_owner_may_read_the_secret(tmp_path: Path) -> None:
 
 
 def test_no_run_of_a_server_can_take_the_secrets_place(tmp_path: Path) -> None:
-    own = Context(5, 9, {"state-dir": str(tmp_path)}, RecordDict(), {})
+    node_context = Context(5, 9, {"state-dir": str(tmp_path)}, RecordDict(), {})
     with pytest.raises(LinkError, match="not a name of a directory"):
-        open_store(FILE, own)
+        open_store(FILE, node_context)
 
 
 def test_without_a_folder_flowers_context_has_the_secret() -> None:
-    own = context()
-    assert order_key(None, own, "a", 0) == order_key(None, own, "a", 0)
-    assert order_key(None, own, "a", 0) != order_key(None, context(), "a", 0)
+    node_context = context()
+    assert order_key(None, node_context, "a", 0) == order_key(None, node_context, "a", 0)
+    assert order_key(None, node_context, "a", 0) != order_key(None, context(), "a", 0)
 
 
 def test_a_folder_without_the_right_to_write_leaves_the_secret_to_the_context(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own, missing = context(), tmp_path / "none" / "none"
+    node_context, missing = context(), tmp_path / "none" / "none"
     (tmp_path / "none").write_text("a file, not a folder")
-    assert order_key(missing, own, "a", 0) == order_key(None, own, "a", 0)
+    assert order_key(missing, node_context, "a", 0) == order_key(None, node_context, "a", 0)
     assert "the order of this node's examples is of this run only" in caplog.text
 
 

@@ -24,18 +24,18 @@ def test_a_node_without_a_word_on_it_dials_what_it_is_told() -> None:
 
 def test_a_node_trusts_its_own_authority_and_not_the_one_it_is_sent(tmp_path: Path) -> None:
     ca = make_certificates(tmp_path).ca
-    own = {"link-via": "mixer.example:9444", "link-via-ca": str(ca)}
-    assert pinned(TICKET, own).ca == ca.read_text()
-    assert pinned(TICKET, own).tls
+    node_config = {"link-via": "mixer.example:9444", "link-via-ca": str(ca)}
+    assert pinned(TICKET, node_config).ca == ca.read_text()
+    assert pinned(TICKET, node_config).tls
 
 
 def test_public_authorities_are_named_as_such() -> None:
-    own = {"link-via": "mixer.example:9444", "link-via-ca": "public"}
-    assert pinned(TICKET, own).ca == ""
+    node_config = {"link-via": "mixer.example:9444", "link-via-ca": "public"}
+    assert pinned(TICKET, node_config).ca == ""
 
 
 @pytest.mark.parametrize(
-    ("changes", "node", "said"),
+    ("changes", "node", "message"),
     [
         ({"address": "server.example:9443"}, {}, "uploads to the mixer at mixer.example:9444 only"),
         ({"tls": False}, {}, "with TLS only"),
@@ -44,9 +44,9 @@ def test_public_authorities_are_named_as_such() -> None:
     ],
 )
 def test_a_server_that_names_another_place_gets_nothing(
-    changes: dict[str, Any], node: dict[str, Any], said: str
+    changes: dict[str, Any], node: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(LinkError, match=said):
+    with pytest.raises(LinkError, match=message):
         pinned(replace(TICKET, **changes), {"link-via": "mixer.example:9444", **node})
 
 
@@ -61,9 +61,9 @@ def test_a_key_that_names_no_mixer_or_authority_is_refused(
     key: str, value: Any, tmp_path: Path
 ) -> None:
     """With link-via='' the node would upload wherever the server says."""
-    own = {"link-via": "127.0.0.1:9444", key: value}
-    said = re.escape(f"{key} is {value!r}, so this node would ") + ".*, or leave the key out"
-    with pytest.raises(LinkError, match=said):
-        pinned(replace(TICKET, address="127.0.0.1:9444"), own)
-    with pytest.raises(LinkError, match=said):
-        Node(tmp_path, own).begin()
+    node_config = {"link-via": "127.0.0.1:9444", key: value}
+    message = re.escape(f"{key} is {value!r}, so this node would ") + ".*, or leave the key out"
+    with pytest.raises(LinkError, match=message):
+        pinned(replace(TICKET, address="127.0.0.1:9444"), node_config)
+    with pytest.raises(LinkError, match=message):
+        Node(tmp_path, node_config).begin()

@@ -51,9 +51,11 @@ def test_plaintext_to_another_machine_is_refused(
 ) -> None:
     with pytest.raises(LinkError) as refused:
         admit(node, replace(TICKET, address=address))
-    said = str(refused.value)
-    assert said.startswith(f"this node does not dial {address} without TLS ({because}): give the")
-    assert said.endswith("set allow-insecure = true in the node's --node-config")
+    message = str(refused.value)
+    assert message.startswith(
+        f"this node does not dial {address} without TLS ({because}): give the"
+    )
+    assert message.endswith("set allow-insecure = true in the node's --node-config")
 
 
 @pytest.mark.parametrize("node", [CERTIFIED, {"allow-insecure": False}])
@@ -82,9 +84,9 @@ def test_where_it_is_allowed_the_log_says_so_once_a_run(
     flower, policy = context(**node), NodePolicy.of_node(node)
     for ticket in (TICKET, replace(TICKET, server_round=2), replace(TICKET, run="psl-2")):
         admit_plaintext(ticket, flower, policy)
-    said = [record.getMessage() for record in caplog.records]
+    messages = [record.getMessage() for record in caplog.records]
     expected = f"client 0: uploads and this node's token go to {AWAY} without TLS"
-    assert [line.startswith(expected) for line in said] == [True, True]
+    assert [line.startswith(expected) for line in messages] == [True, True]
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -101,7 +103,7 @@ def test_a_scheme_cannot_pass_for_the_loopback() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "message"),
     [
         ("[::1%3A2:3:4:5:6:7]:9443", r"the ticket's address is '\[::1%3A2"),  # gRPC: ::1:2:3:...
         ("127.0.0.1:9443\n", "longer than a host and a port, or has line breaks"),
@@ -110,9 +112,9 @@ def test_a_scheme_cannot_pass_for_the_loopback() -> None:
     ids=["escape", "line break", "long"],
 )
 def test_what_grpc_might_read_otherwise_cannot_pass_for_the_loopback(
-    address: str, said: str
+    address: str, message: str
 ) -> None:
-    with pytest.raises(LinkError, match=said):
+    with pytest.raises(LinkError, match=message):
         admit(CERTIFIED, replace(TICKET, address=address))
 
 
@@ -120,8 +122,8 @@ def test_nothing_leaves_a_node_that_refuses(tmp_path: Path) -> None:
     """A run with link-insecure=true must not get token and uploads in clear from such nodes."""
     toy = Toy(clients=1)
     certificate, key = make_certificates(tmp_path / "certificates").of_node(0)
-    own = {"ssl-certfile": str(certificate), "ssl-keyfile": str(key)}
-    grid = FakeGrid(toy_app(toy), 1, **{"state-dir": str(tmp_path), **own})
+    node_config = {"ssl-certfile": str(certificate), "ssl-keyfile": str(key)}
+    grid = FakeGrid(toy_app(toy), 1, **{"state-dir": str(tmp_path), **node_config})
     strategy = PSL(toy.upper(), device="cpu", evaluation="none")
     link = StreamLink(
         address="127.0.0.1:0", advertise=AWAY, insecure=True, run="psl-1", attach_timeout=20

@@ -17,20 +17,21 @@ from tests.links.node.worst_server import TOY, Node, noisy, refused
 
 
 @pytest.mark.parametrize(
-    ("run", "own", "meant"), [(0.5, 1.0, 0.5), (50.0, 1.0, 1.0), (None, 1.0, 1.0), (2.0, None, 2.0)]
+    ("run_limit", "node_limit", "expected"),
+    [(0.5, 1.0, 0.5), (50.0, 1.0, 1.0), (None, 1.0, 1.0), (2.0, None, 2.0)],
 )
 def test_the_stricter_of_node_and_run_holds(
-    tmp_path: Path, run: float | None, own: float | None, meant: float
+    tmp_path: Path, run_limit: float | None, node_limit: float | None, expected: float
 ) -> None:
-    node = Node(tmp_path, {} if own is None else {"max-epsilon": own, "delta": 1e-6})
+    node = Node(tmp_path, {} if node_limit is None else {"max-epsilon": node_limit, "delta": 1e-6})
     budget = PrivacyBudget(
-        max_epsilon=run, relation="add-remove", public_evaluation=True, allow_averaging=True
+        max_epsilon=run_limit, relation="add-remove", public_evaluation=True, allow_averaging=True
     )
-    node.options = {"privacy": None if run is None else budget}
+    node.options = {"privacy": None if run_limit is None else budget}
     node.begin()
     assert node.client.privacy is not None
-    assert node.client.privacy.max_epsilon == meant
-    assert node.client.privacy.delta == (1e-5 if own is None else 1e-6)
+    assert node.client.privacy.max_epsilon == expected
+    assert node.client.privacy.delta == (1e-5 if node_limit is None else 1e-6)
     assert node.client.privacy.relation == "replace"
     assert not node.client.privacy.allow_averaging
     node.end(finish=False)
@@ -211,8 +212,8 @@ def test_without_training_the_lower_segment_stays_as_it_came(tmp_path: Path) -> 
             not torch.equal(t, WEIGHTS[name]) for name, t in node.client.weights().items()
         )
         assert node.client.guard is not None
-        said = str(node.client.guard.ledger.statement(1e-5))
-        assert ("what a record did to the lower segment" in said) == allowed
+        statement = str(node.client.guard.ledger.statement(1e-5))
+        assert ("what a record did to the lower segment" in statement) == allowed
         node.end(finish=False)
     assert moved == {True: True, False: False}
 
@@ -251,6 +252,6 @@ def test_what_a_run_calls_public_texts_leaves_only_where_the_node_allows_it(
             node.begin()
         return
     node.begin()
-    asked = node.ask("encode_public", number=0)
-    assert (asked.reply is not None) == (strategy != "NaiveMixSL")
+    outcome = node.ask("encode_public", number=0)
+    assert (outcome.reply is not None) == (strategy != "NaiveMixSL")
     node.end(finish=False)

@@ -95,8 +95,8 @@ def test_a_thousand_asks_of_the_worst_server_are_all_priced_and_written_down(
                     refusals += 1
                     assert entry["refused"] == outcome.error
                 tensors = _tensors(outcome.reply)
-                sent = sum(t.numel() * t.element_size() for t in tensors)
-                assert sent == entry.get("bytes", 0)
+                nbytes = sum(t.numel() * t.element_size() for t in tensors)
+                assert nbytes == entry.get("bytes", 0)
                 after = node.client.epsilon or 0.0
                 assert before <= after <= 1.0
                 if tensors:

@@ -138,25 +138,25 @@ def test_crafted_weights_send_patches_that_a_mask_leaves_out(
         return
     assert warnings(caplog, f"let a patch spread: at least {PATCHES + 1} tokens tell of") == 1
     assert outcome.reply is not None
-    kept = share.positions(4)
-    sent = torch.zeros(4, PATCHES, lower.geometry.width)
-    sent[:, kept] = outcome.reply["smashed"][0][:, 1:].detach()
-    read = copies(sent, lower)
+    positions = share.positions(4)
+    smashed = torch.zeros(4, PATCHES, lower.geometry.width)
+    smashed[:, positions] = outcome.reply["smashed"][0][:, 1:].detach()
+    read = copies(smashed, lower)
     patches = to_patches(node.client.batch(0)[0], (8, 8))
-    left_out = {*range(PATCHES)} - set(kept.tolist())
-    found = set()
-    for token in kept.tolist():
+    left_out = {*range(PATCHES)} - set(positions.tolist())
+    revealed = set()
+    for token in positions.tolist():
         for head, step in enumerate(STEPS_TO):
             patch = (token + step) % PATCHES
             # Pixels are normalised: their own variance is about 1.
             assert (read[:, token, head] - patches[:, patch]).abs().max() < 0.01
-            found.add(patch)
-    assert len(found & left_out) > 0.8 * len(left_out)
+            revealed.add(patch)
+    assert len(revealed & left_out) > 0.8 * len(left_out)
     node.end(finish=False)
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "times"),
     [
         ({"allow-plain": False}, 1),
         ({"allow-plain": False, "max-epsilon": 1e30}, 0),
@@ -165,7 +165,7 @@ def test_crafted_weights_send_patches_that_a_mask_leaves_out(
     ],
 )
 def test_noise_of_the_runs_choice_is_told_to_be_no_limit(
-    config: dict[str, Any], told: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    config: dict[str, Any], times: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At an epsilon of 1e14 all leaves the node."""
     node = Node(tmp_path, config)
@@ -174,6 +174,6 @@ def test_noise_of_the_runs_choice_is_told_to_be_no_limit(
         node.begin(server_round=number, state_round=number - 1)
         outcome = node.step([next_to_none])
         assert outcome.reply
-        assert warnings(caplog, UNLIMITED) == told
+        assert warnings(caplog, UNLIMITED) == times
         node.end()
     assert node.client.epsilon is None or node.client.epsilon > 1e12

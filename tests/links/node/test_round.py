@@ -49,7 +49,7 @@ def test_a_nodes_limit_ends_a_run_that_knows_nothing_of_it(tmp_path: Path) -> No
     """Over real gRPC, the run has no budget of its own, but the node's operator has set one."""
     toy = Toy(clients=1, batch_norm=False)
     app = toy_app(toy, repeatable_secrets=False)
-    sent = []
+    uploads = []
     for name in ("psl-1", "psl-2"):
         grid = FakeGrid(app, 1, **{"state-dir": str(tmp_path), "max-epsilon": 2.0})
         noise = GaussianNoise(sigma_s=40.0, sigma_y=20.0)
@@ -61,9 +61,9 @@ def test_a_nodes_limit_ends_a_run_that_knows_nothing_of_it(tmp_path: Path) -> No
             grid.wait()
         assert strategy.stop_reason == "the privacy budget of client 0 is spent"
         audit = read_journal(tmp_path / "audit-0.jsonl")
-        sent.append(sum(entry["run"] == name and entry.get("bytes", 0) > 0 for entry in audit))
+        uploads.append(sum(entry["run"] == name and entry.get("bytes", 0) > 0 for entry in audit))
         assert max(entry.get("epsilon") or 0 for entry in audit) <= 2.0
-    assert sent[0] > 10 > sent[1]
+    assert uploads[0] > 10 > uploads[1]
 
 
 def kept(nodes: Path) -> tuple[int, dict[str, Any]]:

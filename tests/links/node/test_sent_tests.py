@@ -31,9 +31,9 @@ class TextNode(Node):
     def evaluate(self) -> None:
         """Have all test texts sent and scored."""
         for start in (0, 4):
-            sent = self.ask_tests(start).reply
-            assert sent is not None
-            assert self.ask("decode_test", outputs=sent["messages"]).reply is not None
+            reply = self.ask_tests(start).reply
+            assert reply is not None
+            assert self.ask("decode_test", outputs=reply["messages"]).reply is not None
         assert self.ask("score", kind="federated").reply is not None
 
 
@@ -81,9 +81,9 @@ class NoisyNode(TextNode):
     def train(self) -> None:
         """Have one step taken."""
         place = {"progress": 0.0, "gradient": None}
-        sent = self.ask("encode", number=0, **place).reply
-        assert sent is not None
-        assert self.ask("decode", number=0, outputs=sent["messages"]).reply is not None
+        reply = self.ask("encode", number=0, **place).reply
+        assert reply is not None
+        assert self.ask("decode", number=0, outputs=reply["messages"]).reply is not None
         assert self.ask("encode", number=1, **place, last=True).reply == {}
 
 

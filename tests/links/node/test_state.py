@@ -127,8 +127,10 @@ def test_runs_long_forgotten_are_removed_and_nothing_else(tmp_path: Path) -> Non
     for name in ("old", "mixed", "file"):
         os.utime(tmp_path / name, (long_ago, long_ago))
     forget_runs(tmp_path)
-    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-    assert left == ["file", "mixed/0/notes.txt", "new/0/round-000001.safetensors"]
+    remaining = sorted(
+        str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()
+    )
+    assert remaining == ["file", "mixed/0/notes.txt", "new/0/round-000001.safetensors"]
     assert not (tmp_path / "old").exists()
 
 
@@ -142,8 +144,8 @@ def test_a_start_without_a_run_is_forgotten_earlier_but_not_while_it_may_go_on(
         then = time.time() - days * 86_400
         os.utime(tmp_path / run, (then, then))
     open_store("unnamed-" + "2c" * 8, context(**{"state-dir": str(tmp_path)}))
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"unnamed-" + "1b" * 8, "unnamed-" + "2c" * 8, "unnamed-mine", "psl-1"}
+    remaining = {path.name for path in tmp_path.iterdir()}
+    assert remaining == {"unnamed-" + "1b" * 8, "unnamed-" + "2c" * 8, "unnamed-mine", "psl-1"}
 
 
 def test_a_run_that_is_still_used_is_not_forgotten(tmp_path: Path) -> None:
@@ -200,9 +202,9 @@ def test_a_state_that_cannot_be_gone_on_with_is_not_begun_anew(
         raise PermissionError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(os, "utime", read_only)
-    said = r"cannot be written \(Read-only file system\), and holds a state of this run"
+    reason = r"cannot be written \(Read-only file system\), and holds a state of this run"
     with pytest.raises(
-        LinkError, match=rf"folder of states \(state-dir, .*{said}: make it writable"
+        LinkError, match=rf"folder of states \(state-dir, .*{reason}: make it writable"
     ):
         open_store("psl-1", context(**config))
     assert isinstance(open_store("psl-2", context(**config)), ContextStore)

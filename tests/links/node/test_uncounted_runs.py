@@ -63,7 +63,7 @@ TESTS = "encode_test", {"kind": "federated", "start": 0, "stop": 4}
 
 
 @pytest.mark.parametrize(
-    ("make", "asked"),
+    ("make", "exchange"),
     [
         (u_shaped(Hiding), STEP),
         (u_shaped(Hiding), TESTS),
@@ -73,12 +73,12 @@ TESTS = "encode_test", {"kind": "federated", "start": 0, "stop": 4}
     ids=["plain", "tests", "noisy", "own"],
 )
 def test_nothing_is_sent_under_a_limit_after_it(
-    tmp_path: Path, make: Callable[[], Client], asked: tuple[str, dict[str, Any]]
+    tmp_path: Path, make: Callable[[], Client], exchange: tuple[str, dict[str, Any]]
 ) -> None:
     """It left no ledger at all: images sent plain in the U shape cost 0.687 in the L shape."""
     first = OtherNode(tmp_path, make)
     first.begin(run="first")
-    method, arguments = asked
+    method, arguments = exchange
     assert first.ask(method, **arguments).reply is not None
     first.end(finish=False)
     later = Node(tmp_path, {"max-epsilon": 8.0})

@@ -41,12 +41,12 @@ def test_errors_leave_their_clients_out_and_warnings_are_logged(
     def handle(message: Message, context: Context) -> Message:
         index = int(context.node_config["partition-id"])
         begins = message.metadata.message_type == "train"
-        said = (at_first if begins else at_last).get(index, {"num-examples": 7} if begins else {})
-        if isinstance(said, Error):
-            return Message(said, reply_to=message)
+        answer = (at_first if begins else at_last).get(index, {"num-examples": 7} if begins else {})
+        if isinstance(answer, Error):
+            return Message(answer, reply_to=message)
         if index == 6:  # a mod has answered by itself
             return Message(RecordDict(), reply_to=message)
-        content = RecordDict({RECORD: ConfigRecord(said)})
+        content = RecordDict({RECORD: ConfigRecord(answer)})
         if not begins:
             content["metrics"] = MetricRecord({"num-steps": index})
         return Message(content, reply_to=message)

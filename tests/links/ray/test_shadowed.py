@@ -22,9 +22,9 @@ def app(folder: Path, files: dict[str, str]) -> str:
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
-    known = set(sys.modules)
+    modules = set(sys.modules)
     yield
-    for name in set(sys.modules) - known:
+    for name in set(sys.modules) - modules:
         del sys.modules[name]
 
 
@@ -45,10 +45,10 @@ def test_files_of_another_app_are_named(
     if "." in module:
         files["shadowed_package/__init__.py"] = ""
     changed = {"client_fn": {file: OWN}, "helper": {"shadowed_helper.py": ""}, "nothing": {}}
-    here = app(tmp_path / "first", files)
+    folder = app(tmp_path / "first", files)
     described = {"pyproject.toml": "[tool.flwr.app]\n" if is_app else "[project]\n"}
     run = app(tmp_path / "second", described | files | changed[differs])
-    monkeypatch.setattr(sys, "path", [here, *sys.path, run])
+    monkeypatch.setattr(sys, "path", [folder, *sys.path, run])
     client_fn = importlib.import_module(module).client_fn
     if differs == "nothing" or not is_app:
         check_own_modules(client_fn)
@@ -56,7 +56,9 @@ def test_files_of_another_app_are_named(
     name = next(iter(changed[differs]))
     with pytest.raises(ClientError, match="started in the folder of another app") as caught:
         check_own_modules(client_fn)
-    assert str(caught.value).startswith(f"{here}/{name} was imported, but the app that is run has")
+    assert str(caught.value).startswith(
+        f"{folder}/{name} was imported, but the app that is run has"
+    )
     assert f"({run}/{name})" in str(caught.value)
 
 

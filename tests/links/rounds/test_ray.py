@@ -149,8 +149,8 @@ def host(session: None) -> Iterator[Any]:
 
 def clients_of(handles: dict[int, Any], deadline: float, server_round: int = 1) -> RayClients:
     """Return the clients of a round as RayLink hands them to a strategy."""
-    said = {index: attach(handles[index], index, server_round) for index in handles}
-    descriptions = {index: read_description(own) for index, own in said.items()}
+    attached = {index: attach(handles[index], index, server_round) for index in handles}
+    descriptions = {index: read_description(description) for index, description in attached.items()}
     return RayClients(server_round, descriptions, {}, None, handle_of=handles, deadline=deadline)
 
 
@@ -169,25 +169,25 @@ def payloads(number: int, gradients: dict[int, Any]) -> dict[int, Any]:
 
 def test_a_round_over_ray_equals_one_in_this_process(start_host: Any, tmp_path: Path) -> None:
     host = start_host(tmp_path / "there")
-    here = ClientHost(ClientStore(tmp_path / "here"))
+    local_host = ClientHost(ClientStore(tmp_path / "here"))
     for server_round in (1, 2):
         clients = clients_of({0: host, 1: host}, 120.0, server_round)
         for index in (0, 1):
             build = partial(client_fn, context(index))
-            description = here.attach(ticket(index, server_round), build, None)
+            description = local_host.attach(ticket(index, server_round), build, None)
             assert clients.descriptions[index] == read_description(description)
             assert description["state-round"] == server_round - 1
         gradients: dict[int, Any] = {}
         for number in range(3):
-            sent = payloads(number, gradients)
-            replies = clients.call("step", sent)
-            for index, outcome in here.call("step", sent).items():
+            requests = payloads(number, gradients)
+            replies = clients.call("step", requests)
+            for index, outcome in local_host.call("step", requests).items():
                 assert outcome.reply is not None
                 same(replies[index], outcome.reply)
                 gradients[index] = [2 * t for t in outcome.reply["smashed"]]
         for index in (0, 1):
             arrays, metrics, warning = ray.get(host.finish.remote(ticket(index, server_round)))
-            tensors, same_metrics, _ = here.finish(ticket(index, server_round))
+            tensors, same_metrics, _ = local_host.finish(ticket(index, server_round))
             assert metrics == same_metrics
             assert warning == ""
             same({n: torch.tensor(a) for n, a in arrays.items()}, tensors)
@@ -339,8 +339,8 @@ def test_hosts_end_with_their_link(session: None) -> None:
 
 
 def test_a_ticket_travels_whole() -> None:
-    sent = replace(ticket(3), run_config='{"k": 2}', link="ray", host="splitmix-1", timeout=7.5)
-    record = sent.to_record()
+    original = replace(ticket(3), run_config='{"k": 2}', link="ray", host="splitmix-1", timeout=7.5)
+    record = original.to_record()
     (message,) = messages_to([9], RecordDict({RECORD: record}), "train", in_run=False)
-    assert Ticket.from_message(message) == sent
-    assert record.items() <= {"version": 2, **asdict(sent)}.items()
+    assert Ticket.from_message(message) == original
+    assert record.items() <= {"version": 2, **asdict(original)}.items()

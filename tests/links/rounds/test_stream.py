@@ -239,8 +239,11 @@ def test_a_run_keeps_into_how_many_parts_its_nodes_divide_the_data(tmp_path: Pat
         opened = Run.open(run.id, home=tmp_path)
         strategy = make("PSL", opened, evaluation="none", steps_per_round=1)
         start(strategy, StreamLink(address="127.0.0.1:0", run=run.id), grid, rounds)
-        kept = opened.checkpoints.load()
-        assert (kept.round, kept.meta["partitions"]) == (rounds, {"0": 4, "1": 4, "2": 9})
+        checkpoint = opened.checkpoints.load()
+        assert (checkpoint.round, checkpoint.meta["partitions"]) == (
+            rounds,
+            {"0": 4, "1": 4, "2": 9},
+        )
         grid.online.discard(100)  # it is not there in the second round
 
 
@@ -254,8 +257,8 @@ def test_a_run_forgets_a_number_of_parts_that_changed(
         opened = Run.open(run.id, home=tmp_path)
         strategy = make("PSL", opened, evaluation="none", steps_per_round=1)
         start(strategy, StreamLink(address="127.0.0.1:0", run=run.id), grid, rounds)
-        said = {"0": 4, "1": 4, "2": 4 if rounds == 1 else 0, "3": 4}
-        assert opened.checkpoints.load().meta["partitions"] == said
+        expected = {"0": 4, "1": 4, "2": 4 if rounds == 1 else 0, "3": 4}
+        assert opened.checkpoints.load().meta["partitions"] == expected
     (warning,) = (line for line in caplog.messages if "changed during the run" in line)
     assert warning.startswith(
         "num-partitions of 1 node changed during the run, such as that of client 2 from 4 to 9: "

@@ -92,13 +92,13 @@ def test_a_faulty_client_costs_its_own_contribution(
     assert f"round 1 went on without client 1: {reason}" in caplog.text
     assert strategy.last_trained_round == {0: 1, 2: 1, 3: 1}
     grid.wait()
-    (said,) = grid.errors()
-    assert "Jane" not in said
+    (error,) = grid.errors()
+    assert "Jane" not in error
     if fault == "late":  # when it finishes, the server has gone; it may have heard why before
         gone = "could not reach the ServerApp at 127.0.0.1:"
-        assert said.startswith((gone, f"left out of the round: {reason}"))
+        assert error.startswith((gone, f"left out of the round: {reason}"))
     elif fault != "attach":
-        assert said.startswith("left out of the round: ")
+        assert error.startswith("left out of the round: ")
 
 
 def test_below_min_nodes_the_run_ends_with_a_sentence(tmp_path: Path) -> None:
@@ -177,28 +177,29 @@ def test_a_node_that_leaves_the_federation_is_not_waited_for(
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     first = StreamLink(address="127.0.0.1:0")
     first.open(None)
-    taken = first.dialled
-    said = (
-        f"link-address: the stream link cannot listen on {taken}: port .* is taken; choose another"
+    address = first.dialled
+    message = (
+        f"link-address: the stream link cannot listen on {address}: port .* is taken; "
+        "choose another"
     )
-    with pytest.raises(LinkError, match=said):
-        StreamLink(address=taken).open(None)
+    with pytest.raises(LinkError, match=message):
+        StreamLink(address=address).open(None)
     first.close()
-    again = StreamLink(address=taken)
+    again = StreamLink(address=address)
     again.open(None)
     again.close()
 
 
 @pytest.mark.parametrize(
-    ("host", "said"),
+    ("host", "reason"),
     [
         ("192.0.2.7", r"192.0.2.7 is not an address of this machine; listen on 0.0.0.0:9443"),
         ("nosuch.invalid", r"nosuch.invalid is not a name that this machine can resolve"),
     ],
 )
-def test_an_address_that_this_machine_does_not_have_is_named(host: str, said: str) -> None:
+def test_an_address_that_this_machine_does_not_have_is_named(host: str, reason: str) -> None:
     """Not that the port may be taken."""
-    with pytest.raises(LinkError, match=f"link-address: .*{said}"):
+    with pytest.raises(LinkError, match=f"link-address: .*{reason}"):
         StreamLink(address=f"{host}:9443", insecure=True).open(None)
 
 

@@ -44,13 +44,13 @@ def hpack(text: str) -> bytes:
     return out + bytes([length]) + text.encode()
 
 
-def grpc_messages(heard: bytes) -> Iterator[bytes]:
+def grpc_messages(stream: bytes) -> Iterator[bytes]:
     """Parse one direction of an HTTP/2 connection (RFC 9113, 4.1 and 6.1; gRPC's framing)."""
-    heard = heard.removeprefix(PREFACE)
+    stream = stream.removeprefix(PREFACE)
     data = b""
-    while heard:
-        length, kind, flags = int.from_bytes(heard[:3], "big"), heard[3], heard[4]
-        payload, heard = heard[9 : 9 + length], heard[9 + length :]
+    while stream:
+        length, kind, flags = int.from_bytes(stream[:3], "big"), stream[3], stream[4]
+        payload, stream = stream[9 : 9 + length], stream[9 + length :]
         if kind == DATA:
             data += payload[1 : len(payload) - payload[0]] if flags & PADDED else payload
     while data:

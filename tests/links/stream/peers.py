@@ -113,8 +113,8 @@ def a_round(link: StreamLink, peers: Sequence[Peer], server_round: int = 1) -> I
 
 def call(clients: Clients, value: Any, of: Sequence[int] | None = None) -> dict[int, Any]:
     """Let clients echo a value; return the echoes by client."""
-    asked = clients.alive if of is None else of
-    replies = clients.call("echo", {client: {"value": value} for client in asked})
+    recipients = clients.alive if of is None else of
+    replies = clients.call("echo", {client: {"value": value} for client in recipients})
     return {client: reply["echo"] for client, reply in replies.items()}
 
 

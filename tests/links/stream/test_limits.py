@@ -79,7 +79,7 @@ def test_a_reply_is_as_large_as_was_agreed(payload: dict[str, Any], limit: int) 
 
 
 @pytest.mark.parametrize(
-    "said",
+    "description",
     [
         None,
         Description(num_examples=100),
@@ -87,5 +87,5 @@ def test_a_reply_is_as_large_as_was_agreed(payload: dict[str, Any], limit: int) 
     ],
     ids=["nothing", "no shape", "texts"],
 )
-def test_without_a_fixed_length_any_frame_may_come(said: Description | None) -> None:
-    assert reply_limit(said, {}, MAX_BODY) == MAX_BODY
+def test_without_a_fixed_length_any_frame_may_come(description: Description | None) -> None:
+    assert reply_limit(description, {}, MAX_BODY) == MAX_BODY

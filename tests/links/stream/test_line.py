@@ -51,12 +51,12 @@ def test_calls_in_flight_are_answered_in_their_order(line: Line) -> None:
 def test_seconds_count_from_when_the_client_was_free(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = 1000.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
+    clock = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: clock)
     wire = attached(line)
     first, second = line.submit("step", {}), line.submit("step", {})
     for number, seconds in ((1, 5.0), (2, 3.0)):
-        now += seconds
+        clock += seconds
         sent(line, wire)
         line.receive(wire, reply(number))
     assert first.outcome is not None
@@ -188,8 +188,8 @@ def test_a_client_left_out_is_told_why_and_stays_out(line: Line) -> None:
     wire = attached(line)
     line.end("leave", "uploaded NaN")
     line.end("finish")
-    told = sent(line, wire)
-    assert (told.kind, told.text) == ("leave", "uploaded NaN")
+    frame = sent(line, wire)
+    assert (frame.kind, frame.text) == ("leave", "uploaded NaN")
     line.disconnect(wire)
     with pytest.raises(ClosedLineError, match="uploaded NaN"):
         line.connect(Wire())

@@ -218,9 +218,9 @@ def test_a_server_that_dies_frees_its_nodes(impatient: StreamLink) -> None:
     with a_round(impatient, [peer]) as clients:
         call(clients, 1)
         impatient.close()
-        said = str(raised.get(timeout=60))
-        assert "could not reach the ServerApp" in said
-        assert said.endswith(
+        message = str(raised.get(timeout=60))
+        assert "could not reach the ServerApp" in message
+        assert message.endswith(
             "It was reached before: the ServerApp may have ended, and its log says why"
         )
 

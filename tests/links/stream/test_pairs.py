@@ -53,9 +53,9 @@ def test_a_pair_is_read_as_it_is(files: Certificates) -> None:
 
 def test_an_expired_certificate(tmp_path: Path) -> None:
     """With it, every node would fail to attach."""
-    said = refusal(make_certificates(tmp_path, lifetime=OVER))
-    assert said.startswith(f"ssl-certfile: {tmp_path / 'server.crt'} expired on 2")
-    assert said.endswith(" UTC; make a new one")
+    message = refusal(make_certificates(tmp_path, lifetime=OVER))
+    assert message.startswith(f"ssl-certfile: {tmp_path / 'server.crt'} expired on 2")
+    assert message.endswith(" UTC; make a new one")
 
 
 def test_a_certificate_of_tomorrow(files: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,9 +110,11 @@ def test_an_authority_that_did_not_sign_the_certificate(
 ) -> None:
     """With it, every node would dial until its time limit."""
     other = make_certificates(tmp_path / "other")
-    said = refusal(replace(files, ca=other.ca))
-    assert said.startswith(f"ssl-ca-certfile: {other.ca} has not signed the certificate (ssl-cert")
-    assert said.endswith("add intermediate certificates to ssl-certfile")
+    message = refusal(replace(files, ca=other.ca))
+    assert message.startswith(
+        f"ssl-ca-certfile: {other.ca} has not signed the certificate (ssl-cert"
+    )
+    assert message.endswith("add intermediate certificates to ssl-certfile")
     bundle = tmp_path / "bundle.crt"
     bundle.write_bytes(other.ca.read_bytes() + files.ca.read_bytes())
     Endpoint("127.0.0.1:0", certificate=files.certificate, key=files.key, ca=bundle)
@@ -145,10 +147,10 @@ def test_an_authority_of_ones_own_that_is_not_named_is_warned_of(
     chain = files.certificate.read_bytes()
     warn_if_private(chain, "ssl-ca-certfile")
     (record,) = caplog.records
-    said = record.getMessage()
-    assert said.startswith("ssl-ca-certfile is not set, so nodes trust public authorities only")
+    warning = record.getMessage()
+    assert warning.startswith("ssl-ca-certfile is not set, so nodes trust public authorities only")
     issuer = x509.load_pem_x509_certificate(chain).issuer.rfc4514_string()
-    assert f"{issuer!r}; if that is an authority of your own, set ssl-ca-certfile" in said
+    assert f"{issuer!r}; if that is an authority of your own, set ssl-ca-certfile" in warning
     caplog.clear()
     monkeypatch.setenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", str(files.ca))
     warn_if_private(chain, "ssl-ca-certfile")
@@ -183,9 +185,9 @@ def test_a_certificate_leads_to_its_authority_by_others_or_is_its_own(tmp_path: 
         check_signed(alone, root.read_bytes(), "ssl-ca-certfile", "ca.crt")
     whole = chain + root.read_bytes()
     signed("root", None, root)  # of the same name, with another key
-    for sent in (chain, whole):
+    for certificates in (chain, whole):
         with pytest.raises(LinkError, match=r"whose issuer is 'CN=root'"):
-            check_signed(sent, root.read_bytes(), "ssl-ca-certfile", "ca.crt")
+            check_signed(certificates, root.read_bytes(), "ssl-ca-certfile", "ca.crt")
 
 
 def test_authorities(files: Certificates, tmp_path: Path) -> None:

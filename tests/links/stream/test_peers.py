@@ -103,8 +103,10 @@ def test_an_expired_token_is_refused() -> None:
     link = StreamLink(address="127.0.0.1:0", token_seconds=0.0, attach_timeout=60)
     link.open(None)
     with a_round(link, [good]) as clients:
-        said = "was valid for 0 s (a StreamLink's token_seconds), and the next round brings another"
-        assert clients.failures == {0: f"the token has expired: it {said}"}
+        reason = (
+            "was valid for 0 s (a StreamLink's token_seconds), and the next round brings another"
+        )
+        assert clients.failures == {0: f"the token has expired: it {reason}"}
     link.close()
 
 
@@ -190,8 +192,8 @@ def test_a_client_that_connects_again_and_again_is_named(
 
     with a_round(link, [good, restless], 7) as clients:
         assert call(clients, 1) == {0: 1, 1: 1}
-    (said,) = [r.getMessage() for r in caplog.records if "has connected" in r.getMessage()]
-    assert said.startswith("client 1 has connected 3 times in round 7: ")
+    (warning,) = [r.getMessage() for r in caplog.records if "has connected" in r.getMessage()]
+    assert warning.startswith("client 1 has connected 3 times in round 7: ")
 
 
 @pytest.mark.parametrize(("values", "beside"), [(3, False), (9000, True)])
@@ -229,25 +231,25 @@ ANNOUNCED = PREFIX.pack(b"SMXF", 1, 0, 64, 2 << 30) + b" " * 64
     ],
 )
 def test_nonsense_costs_its_sender_the_round(link: StreamLink, data: bytes, sentence: str) -> None:
-    told: list[str] = []
+    texts: list[str] = []
 
     def rude(ticket: Ticket, node: int) -> None:
         raw = Raw(ticket, node)
         raw.hello()
         raw.hear()
         raw.say(data)
-        told.append(raw.hear().text)
+        texts.append(raw.hear().text)
         raw.close()
 
     with a_round(link, [good, rude]) as clients:
         assert call(clients, 1) == {0: 1}
         assert clients.failures[1].startswith(sentence)
         assert call(clients, 2) == {0: 2}
-    assert told[0].startswith(sentence)
+    assert texts[0].startswith(sentence)
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("description", "sentence"),
     [
         ({"patches": 4}, "does not say its batch-size, as it must"),
         ({"state-round": "0"}, "says that its state-round is '0'; it must be an integer of at"),
@@ -264,21 +266,21 @@ def test_nonsense_costs_its_sender_the_round(link: StreamLink, data: bytes, sent
     ids=range(9),
 )
 def test_who_describes_itself_oddly_is_refused(
-    link: StreamLink, said: dict[str, Any], sentence: str
+    link: StreamLink, description: dict[str, Any], sentence: str
 ) -> None:
-    told: list[str] = []
+    texts: list[str] = []
 
     def odd(ticket: Ticket, node: int) -> None:
         raw = Raw(ticket, node)
-        raw.say(encode(Frame("hello", payload={**DESCRIPTION, **said})))
+        raw.say(encode(Frame("hello", payload={**DESCRIPTION, **description})))
         assert raw.hear().kind == "hello"
-        told.append(raw.hear().text)
+        texts.append(raw.hear().text)
         raw.close()
 
     with a_round(link, [good, odd]) as clients:
         assert clients.failures.keys() == {1}
         assert clients.failures[1].startswith(sentence)
-    assert told == [clients.failures[1]]
+    assert texts == [clients.failures[1]]
 
 
 def test_nothing_is_left_when_a_link_is_closed() -> None:

@@ -73,7 +73,7 @@ def test_a_reply_arrives_while_the_client_works_on_the_next_call(link: StreamLin
 
 
 def test_who_fails_in_one_call_is_left_out_of_the_next(link: StreamLink) -> None:
-    left = threading.Event()
+    departure = threading.Event()
 
     def weak(ticket: Ticket, node: int) -> None:
         def answer(method: str, arguments: Mapping[str, Any]) -> Outcome:
@@ -81,14 +81,14 @@ def test_who_fails_in_one_call_is_left_out_of_the_next(link: StreamLink) -> None
 
         with pytest.raises(LinkError):  # it is told, or refused when it dials again
             Session(ticket, node, DESCRIPTION, answer).run()
-        left.set()
+        departure.set()
 
     with a_round(link, [good, weak]) as clients:
         for value in (1, 2, 3):
             queue(clients, value)
         assert [answered(clients) for _ in range(3)] == [{0: 1, 1: 1}, {0: 2}, {0: 3}]
         assert clients.failures == {1: "is tired"}
-        assert left.wait(60)  # else it would go on dialling a link that is closed
+        assert departure.wait(60)  # else it would go on dialling a link that is closed
 
 
 def test_calls_in_flight_are_run_once_whatever_the_network_does() -> None:
@@ -149,10 +149,10 @@ def test_a_node_stores_only_so_many_replies() -> None:
 def test_a_reply_of_more_words_than_the_server_takes_is_an_error_that_says_so() -> None:
     messages = a_session()._reply_to(a_call(1, arguments={"value": [[]] * 30_000}))
     assert messages is not None
-    told = decode(messages)
-    assert told.kind == "error"
-    assert "its reply cannot travel: a frame's header has 90" in told.text
-    assert told.text.endswith("bytes, at most 65536 are allowed")
+    frame = decode(messages)
+    assert frame.kind == "error"
+    assert "its reply cannot travel: a frame's header has 90" in frame.text
+    assert frame.text.endswith("bytes, at most 65536 are allowed")
 
 
 @pytest.mark.parametrize("frame", [a_call(1, "0"), a_call(1, True), a_call(1, 0, [1]), a_call(2)])

@@ -44,8 +44,8 @@ class Recorded:
     """One training round over the stream; each client dials a proxy of its own."""
 
     def __init__(self, make: MakeStrategy, toy: Toy, folder: Path) -> None:
-        self.seen = Recording()
-        self.made: dict[int, list[Tensor]] = {}
+        self.observed = Recording()
+        self.watched: dict[int, list[Tensor]] = {}
         self.proxies: dict[int, Proxy] = {}
         self.strategy: SplitStrategy = make(
             toy.upper(),
@@ -55,14 +55,14 @@ class Recorded:
             device="cpu",
             seed=SEED,
             evaluation="none",
-            observers=[self.seen],
+            observers=[self.observed],
         )
-        made = self.made
+        watched = self.watched
 
         class Watched(OneAtATime):
             def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
-                if order.client not in made:
-                    made[order.client] = watch_segment(self.segment)
+                if order.client not in watched:
+                    watched[order.client] = watch_segment(self.segment)
                 return super().attach(order, arrays)
 
         shares = self.strategy.mixer.shares
@@ -89,7 +89,7 @@ class Recorded:
     def recording(self) -> Recording:
         """Make the round's recording from the bytes on the network."""
         recording = Recording()
-        recording.steps = self.seen.steps
+        recording.steps = self.observed.steps
         for client in self.proxies:
             hello, *replies = self.frames(client, "up")
             assert decode(hello).kind == "hello"
@@ -100,11 +100,11 @@ class Recorded:
                 call, reply = decode(down), decode(up)
                 assert (call.kind, call.text, call.number) == ("call", "step", number)
                 assert (reply.kind, reply.text, reply.number) == ("reply", "", number)
-                told = call.payload["arguments"]
-                there = Exchange(1, client, "step", "down", told, tensor_bytes(down))
-                back = Exchange(1, client, "step", "up", reply.payload, tensor_bytes(up))
-                recording.down[client].append(there)
-                recording.up[client].append(back)
+                arguments = call.payload["arguments"]
+                request = Exchange(1, client, "step", "down", arguments, tensor_bytes(down))
+                response = Exchange(1, client, "step", "up", reply.payload, tensor_bytes(up))
+                recording.down[client].append(request)
+                recording.up[client].append(response)
         return recording
 
 
@@ -122,21 +122,26 @@ def test_the_network_carries_kept_patches_and_labels_only(name: str, tmp_path: P
     recorded = Recorded(CUTMIX_FORMS.get(name) or maker(name), toy, tmp_path)
     recording = recorded.recording()
     unchecked = check_recording(
-        recording, [recorded.made[i] for i in range(toy.clients)], recorded.strategy, toy, STEPS
+        recording, [recorded.watched[i] for i in range(toy.clients)], recorded.strategy, toy, STEPS
     )
     assert len(unchecked) == name.startswith("DP")  # noise is random
     # The library's observers were told exactly what crossed.
-    for seen, heard in ((recorded.seen.up, recording.up), (recorded.seen.down, recording.down)):
-        for client, events in heard.items():
-            assert [e.nbytes for e in events] == [recorded_bytes(e.payload) for e in seen[client]]
+    for observed, crossed in (
+        (recorded.observed.up, recording.up),
+        (recorded.observed.down, recording.down),
+    ):
+        for client, events in crossed.items():
+            assert [e.nbytes for e in events] == [
+                recorded_bytes(e.payload) for e in observed[client]
+            ]
 
 
 def test_beside_the_tensors_only_headers_of_plain_values_cross(tmp_path: Path) -> None:
     toy = toy_for("CutMixSFL")
     recorded = Recorded(maker("CutMixSFL"), toy, tmp_path)
-    own = set(recorded.seen.up) | set(recorded.seen.down)
-    assert own == set(range(toy.clients))
-    for client in own:
+    clients = set(recorded.observed.up) | set(recorded.observed.down)
+    assert clients == set(range(toy.clients))
+    for client in clients:
         for way in ("up", "down"):
             for data in recorded.frames(client, way):
                 _, _, _, length, body = PREFIX.unpack_from(data)

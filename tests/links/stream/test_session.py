@@ -142,15 +142,15 @@ def test_a_server_that_takes_the_connection_and_says_nothing(server: tuple[Serve
 @pytest.fixture
 def full() -> Iterator[str]:
     """Yield an address at which connections are dropped, as by a firewall: its queue is full."""
-    with socket.socket() as taken, ExitStack() as waiting:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen(0)
+    with socket.socket() as listener, ExitStack() as waiting:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
         for _ in range(4):
             one = waiting.enter_context(socket.socket())
             one.setblocking(False)
             with suppress(BlockingIOError):
-                one.connect(taken.getsockname())
-        yield f"127.0.0.1:{taken.getsockname()[1]}"
+                one.connect(listener.getsockname())
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 CHECK = r"\. Check link-advertise and link-address of the run .*, and the firewalls on the way"
@@ -176,10 +176,10 @@ def test_a_proxy_that_refuses_is_named_by_its_variable(monkeypatch: pytest.Monke
         finally:
             proxy.shutdown(socket.SHUT_RDWR)
         assert refused.result()
-    said = str(caught.value)
-    assert "response code 403" in said
-    assert "through its https_proxy, unless no_proxy names the server" in said
-    assert "secret" not in said
+    message = str(caught.value)
+    assert "response code 403" in message
+    assert "through its https_proxy, unless no_proxy names the server" in message
+    assert "secret" not in message
 
 
 def test_a_proxy_is_that_of_the_first_variable_even_if_it_is_empty(
@@ -249,8 +249,8 @@ def test_a_server_may_be_silent_for_longer_than_its_ticket_says(server: tuple[Se
 def test_a_node_that_computes_for_long_is_not_a_silent_server(
     server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [0.0]
-    monkeypatch.setattr(silence, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    clock = [0.0]
+    monkeypatch.setattr(silence, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(silence, "LOOK_SECONDS", 0.1)
     handler, address = server
 
@@ -261,7 +261,7 @@ def test_a_node_that_computes_for_long_is_not_a_silent_server(
         yield encode(Frame("finish"))
 
     def slow(method: str, arguments: Mapping[str, Any]) -> Outcome:
-        now[0] += 2 * session.SILENCE
+        clock[0] += 2 * session.SILENCE
         time.sleep(1.5)  # its limit is looked at meanwhile
         return echo(method, arguments)
 
@@ -273,11 +273,13 @@ def test_a_node_that_computes_for_long_is_not_a_silent_server(
 def test_a_node_stores_only_so_many_bytes() -> None:
     """A server that acknowledges nothing could fill its memory with 256 replies of 1 GiB."""
     ticket = Ticket(0, 0, 1, 1, link="stream", address="127.0.0.1:1", tls=False)
-    own = Session(ticket, 1, {}, lambda *_: Outcome({"x": torch.zeros(100)}), max_body=1000)
+    node_session = Session(
+        ticket, 1, {}, lambda *_: Outcome({"x": torch.zeros(100)}), max_body=1000
+    )
 
     def called(number: int, answered: int = 0) -> Any:
         arguments = {"answered": answered, "arguments": {}}
-        return own._reply_to(Frame("call", number, "echo", arguments))
+        return node_session._reply_to(Frame("call", number, "echo", arguments))
 
     assert called(1)
     assert called(2)

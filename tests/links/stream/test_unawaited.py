@@ -73,9 +73,9 @@ def answers(clients: Clients, value: Any, least: int = 1) -> dict[int, Any]:
 
 
 def test_a_late_answer_is_dropped_and_its_client_goes_on(link: StreamLink) -> None:
-    told: list[Exchange] = []
+    events: list[Exchange] = []
     with a_round(link, [good, good, good, slow := Slow()]) as clients:
-        clients._observe = told.append
+        clients._observe = events.append
         call(clients, "first")
         assert answers(clients, "slowly", least=3) == dict.fromkeys(range(3), "slowly")
         assert clients.busy == {3}
@@ -87,9 +87,9 @@ def test_a_late_answer_is_dropped_and_its_client_goes_on(link: StreamLink) -> No
     assert clients.late == {3: 1}
     assert clients.failures == {}
     # What came late was sent, and is seen and counted: once down, once up.
-    own = [(e.direction, next(iter(e.payload.values()))) for e in told if e.client == 3]
+    observed = [(e.direction, next(iter(e.payload.values()))) for e in events if e.client == 3]
     both = [(way, value) for value in ("first", "slowly", "all") for way in ("down", "up")]
-    assert own == both
+    assert observed == both
 
 
 def test_an_answer_that_came_while_the_server_computed_is_not_late(link: StreamLink) -> None:
@@ -158,7 +158,7 @@ def test_who_fails_does_not_keep_others_from_being_late(
 
 
 def test_who_is_late_with_an_error_is_asked_nothing_more(link: StreamLink) -> None:
-    told: list[Exchange] = []
+    events: list[Exchange] = []
 
     class Failing(Slow):
         def answer(self, method: str, arguments: Mapping[str, Any]) -> Outcome:
@@ -167,14 +167,14 @@ def test_who_is_late_with_an_error_is_asked_nothing_more(link: StreamLink) -> No
 
     with a_round(link, [good, good, failing := Failing()]) as clients:
         assert sorted(answers(clients, "slowly", least=2)) == [0, 1]
-        clients._observe = told.append
+        clients._observe = events.append
         failing.go_on_soon()
         began = time.monotonic()
         assert call(clients, "all") == dict.fromkeys(range(2), "all")
         assert time.monotonic() < began + 0.5 * link.reattach_timeout
         assert clients.failures == {2: "out of memory"}
         assert failing.ran == ["slowly"]
-    assert {event.client for event in told} == {0, 1}
+    assert {event.client for event in events} == {0, 1}
 
 
 def test_what_is_posted_comes_before_the_next_call(link: StreamLink) -> None:
@@ -192,12 +192,12 @@ def test_what_is_posted_comes_before_the_next_call(link: StreamLink) -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "asked", "needed"), [(1, 4, 2), (1, 5, 3), (3, 4, 3), (9, 4, 4), (1, 1, 1)]
+    ("least", "clients", "needed"), [(1, 4, 2), (1, 5, 3), (3, 4, 3), (9, 4, 4), (1, 1, 1)]
 )
 def test_half_of_all_must_have_answered_before_anyone_is_late(
-    least: int, asked: int, needed: int
+    least: int, clients: int, needed: int
 ) -> None:
-    assert Patience(2.0, least).answers_needed(asked) == needed
+    assert Patience(2.0, least).answers_needed(clients) == needed
 
 
 def broken(ticket: Ticket, node: int) -> None:
