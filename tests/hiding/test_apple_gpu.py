@@ -30,12 +30,12 @@ def inputs(place: Place) -> tuple[list[Tensor], Tensor, Tensor]:
     return messages, place(torch.randn(2, 4, 8)), place(mask)
 
 
-def module(made: Any, place: Place) -> Any:
+def module(whole: Any, place: Place) -> Any:
     """Place a module's weights on the device."""
-    for part in made.modules():
+    for part in whole.modules():
         for name, weight in part.named_parameters(recurse=False):
             setattr(part, name, nn.Parameter(place(weight.data)))
-    return made
+    return whole
 
 
 def leak(place: Place) -> Any:
@@ -73,14 +73,14 @@ def narrowed(place: Place) -> Any:
     return narrow(inputs(place)[1], "float16")
 
 
-@pytest.mark.parametrize("made", [leak, error, one, residual, denoised, narrowed])
-def test_float64_is_computed_where_it_is(made: Callable[[Place], Any]) -> None:
-    expected = made(lambda tensor: tensor)
+@pytest.mark.parametrize("compute", [leak, error, one, residual, denoised, narrowed])
+def test_float64_is_computed_where_it_is(compute: Callable[[Place], Any]) -> None:
+    expected = compute(lambda tensor: tensor)
     with AppleGpu():
-        found = made(on_gpu)
-    pairs = zip(*(x if isinstance(x, tuple) else (x,) for x in (expected, found)), strict=True)
-    for wanted, value in pairs:
-        assert torch.equal(torch.as_tensor(wanted), torch.as_tensor(value).as_subclass(Tensor))
+        actual = compute(on_gpu)
+    pairs = zip(*(x if isinstance(x, tuple) else (x,) for x in (expected, actual)), strict=True)
+    for reference, value in pairs:
+        assert torch.equal(torch.as_tensor(reference), torch.as_tensor(value).as_subclass(Tensor))
 
 
 def test_the_stand_in_refuses_what_apples_gpus_refuse() -> None:

@@ -77,8 +77,8 @@ def test_a_run_whose_tails_alone_learn_costs_what_was_asked_for() -> None:
     result = strategy.fit([client], 3)
     assert client.epsilon == pytest.approx(2.0, rel=1e-9)
     hiding: Any = client.hiding
-    said = str(hiding.statement())
-    assert said.endswith("Not covered: the lengths of texts or series, which masks tell")
+    statement = str(hiding.statement())
+    assert statement.endswith("Not covered: the lengths of texts or series, which masks tell")
     assert list(result.train_metrics_clientapp[3]) == ["epsilon"]
     assert strategy.rows[-1]["loss"] is None
 
@@ -195,16 +195,16 @@ def test_every_release_is_priced_text_by_text() -> None:
     assert client.epsilon == pytest.approx(expected, rel=1e-9)
     assert hiding.metrics() == {"epsilon": client.epsilon}
     assert strategy.rows[-1]["train_epsilon"] == pytest.approx(expected)
-    said = str(hiding.statement())
+    statement = str(hiding.statement())
     shown = epsilon_text(strategy.rows[-1]["train_epsilon"])
-    assert said.startswith(f"epsilon {shown} at delta 1e-05 when a record is replaced.")
+    assert statement.startswith(f"epsilon {shown} at delta 1e-05 when a record is replaced.")
     for word in (
         "gradients returned to the trunk",
         "lengths of texts",
         "did to the head",
         "losses",
     ):
-        assert word in said
+        assert word in statement
     # Two evaluations of 6 test texts.
     tests = hiding.ledger._ledgers["federated"]
     assert tests.spent()[2] == pytest.approx(2 * hiding.shift**2 / 2)
@@ -245,21 +245,21 @@ def test_what_was_asked_for_is_paid_for_also_if_it_is_more_than_is_asked_for_aga
     client.batches.drawn = drawn
     client.attach(replace(ORDER, attempt=len(earlier), earlier=earlier), None)
     client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
-    kept: Any = client.hiding
+    client_hiding: Any = client.hiding
     assert client.batches.per_epoch == 3
     # What DP-SGD's steps cost is charged with the step itself, which is not taken here.
-    now = hiding is DPForward
+    charges_batches = hiding is DPForward
     paid = np.zeros(12)
     for length in earlier:
         for number in range(drawn, drawn + length):
             paid[batch_indices(12, 4, ORDER.seed, 0, number)] += 1
-    shift = kept.shift if now else 2 / kept.noise_multiplier
+    shift = client_hiding.shift if charges_batches else 2 / client_hiding.noise_multiplier
     for number in range(2):
         if number:
             client.run("encode", {"number": number, "progress": 0.0, "gradient": None})
-        paid[client.batches.indices] += now
+        paid[client.batches.indices] += charges_batches
         expected = exact_epsilon(1e-5, math.sqrt(paid.max()) * shift) if paid.any() else 0
-        assert kept.ledger.epsilon(1e-5) == pytest.approx(expected, rel=1e-9)
+        assert client_hiding.ledger.epsilon(1e-5) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.fresh_secrets
@@ -289,9 +289,9 @@ def test_an_attempt_of_unknown_length_has_no_epsilon(hiding: Any) -> None:
     (client,) = replace(TOY, hiding=hiding).clients_for(repeatable_secrets=False)
     client.attach(replace(ORDER, attempt=2, earlier=(1,)), None)
     client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
-    kept: Any = client.hiding
-    assert kept.ledger.epsilon(1e-5) == math.inf
-    assert "length, mixer or noise is not known" in str(kept.statement())
+    client_hiding: Any = client.hiding
+    assert client_hiding.ledger.epsilon(1e-5) == math.inf
+    assert "length, mixer or noise is not known" in str(client_hiding.statement())
 
 
 def test_a_state_with_a_note_of_another_version_has_no_epsilon() -> None:

@@ -72,8 +72,8 @@ def test_epsilon_is_opacus_and_beside_it_that_of_the_batches_there_are() -> None
     row = strategy.rows[-1]
     assert row["train_epsilon"] == pytest.approx(exact)
     assert row["train_epsilon_if_poisson"] < exact
-    said = str(hiding.statement())
-    assert "messages to the trunk, which carry inputs without noise" in said
+    statement = str(hiding.statement())
+    assert "messages to the trunk, which carry inputs without noise" in statement
     assert client.epsilon is None  # what leaves in each step has none
 
 
@@ -116,9 +116,9 @@ def test_only_its_own_hooks_are_silent() -> None:
         "warnings.warn('Full backward hook is firing')\n"
     )
     command = [sys.executable, "-W", "error:Full backward hook", "-c", script]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert "round 1/1" in done.stderr
-    assert done.stderr.endswith("UserWarning: Full backward hook is firing\n")
+    process = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "round 1/1" in process.stderr
+    assert process.stderr.endswith("UserWarning: Full backward hook is firing\n")
 
 
 def test_a_text_that_is_in_a_batch_several_times_costs_the_square() -> None:
@@ -268,12 +268,12 @@ def test_head_and_tail_can_be_used_elsewhere_after_a_round() -> None:
     toy = replace(TOY, hiding=DPSGD, task="classification", tests=6)
     strategy = USHAPE_STRATEGIES["DPSGDSL"](toy.server(), device="cpu", evaluation="federated")
     (client,) = toy.clients_for(strategy)
-    found = [vars(layer).keys() for layer in client.segments.modules()]
+    attributes = [vars(layer).keys() for layer in client.segments.modules()]
     strategy.fit([client], 2)
     for layer in client.segments.modules():
         for kind in ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks"):
             assert not getattr(layer, kind), kind
-    assert [vars(layer).keys() for layer in client.segments.modules()] == found
+    assert [vars(layer).keys() for layer in client.segments.modules()] == attributes
     assert not any(vars(weights) for weights in client.segments.parameters())
     for head in (client.head, deepcopy(client.head)):
         head(torch.tensor([[2, 3]] * 7), torch.ones(7, 2)).sum().backward()
@@ -318,11 +318,11 @@ def test_an_option_out_of_range_is_named(options: dict[str, Any], sentence: str)
 
 def test_making_it_adds_no_handler_of_opacus_to_the_root_logger() -> None:
     """It would print Flower's lines twice. Asked of a process that has not imported Opacus yet."""
-    asked = (
+    script = (
         "import logging, sys; from flwr_splitmix.hiding import DPSGD; DPSGD(); "
         "assert 'opacus' in sys.modules; print(logging.getLogger().handlers)"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", asked], capture_output=True, text=True, check=True
+    output = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout
-    assert said == "[]\n"
+    assert output == "[]\n"

@@ -36,8 +36,8 @@ def one_by_one(
         text = MaskedBatch(batch.inputs[i : i + 1], batch.mask[i : i + 1], batch.labels[i : i + 1])
         sent = Hiding.obfuscate(client.hiding, text)
         loss = client.loss(trunk(sent.messages[0], text.mask), sent)
-        own = torch.autograd.grad(loss, list(names.values()), allow_unused=True)
-        gradients = {n: g for n, g in zip(names, own, strict=True) if g is not None}
+        derivatives = torch.autograd.grad(loss, list(names.values()), allow_unused=True)
+        gradients = {n: g for n, g in zip(names, derivatives, strict=True) if g is not None}
         length = torch.stack([g.norm() for g in gradients.values()]).norm()
         for name, g in gradients.items():
             total[name] += g * (bound / (length + 1e-6)).clamp(max=1) / len(batch.inputs)

@@ -55,8 +55,8 @@ def test_a_client_of_its_own_name_is_the_same_as_one_with_the_hiding(
         strategy.fit([client], 2)
         row = {k: v for k, v in strategy.rows[-1].items() if k.startswith("eval")}
         trained.append((*client.state(), row, client.hiding.metrics()))
-    (own, *own_facts), (given, *given_facts) = trained
-    check_same_tensors(name, own, given, 0.0)
+    (own_weights, *own_facts), (given_weights, *given_facts) = trained
+    check_same_tensors(name, own_weights, given_weights, 0.0)
     assert own_facts == given_facts
 
 
@@ -93,12 +93,12 @@ def test_private_texts_are_not_sent_before_calibration_is_done(name: str) -> Non
     steps = client.attach(ORDER, None)["calibration-steps"]
     assert steps > 1
     batch = {"number": 0, "progress": 0.0, "gradient": None}
-    for left in range(steps, 0, -1):
-        with pytest.raises(ClientError, match=f"calibrates for {left} more step"):
+    for steps_left in range(steps, 0, -1):
+        with pytest.raises(ClientError, match=f"calibrates for {steps_left} more step"):
             client.run("encode", batch)
-        if left == steps:
+        if steps_left == steps:
             client.release()  # the end of a round is not the end of calibration
-            with pytest.raises(ClientError, match=f"calibrates for {left} more step"):
+            with pytest.raises(ClientError, match=f"calibrates for {steps_left} more step"):
                 client.run("encode", batch)
         public = client.run("encode_public", {"number": 0})["public"]
         answer = [group["messages"] for group in public]
@@ -271,16 +271,16 @@ def test_an_empty_set_of_supports_is_refused_by_both() -> None:
 
 
 @pytest.mark.parametrize(
-    ("public", "said"),
+    ("public", "message"),
     [
         (3, "public is int; needed is a map-style data set"),
         ([[1, 2, 3], [4, 5]], r"public: a data set must give \(input, label\) pairs, .* TextSet"),
     ],
 )
-def test_public_texts_of_another_form_are_named(public: Any, said: str) -> None:
-    with pytest.raises(TypeError, match=said):
+def test_public_texts_of_another_form_are_named(public: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         Hiding(public)
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match=message):
         MixGuard(public, vocab_size=9)
 
 

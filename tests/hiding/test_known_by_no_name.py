@@ -38,8 +38,8 @@ def named(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Name | ast.Attribute | ast.alias):
             name = {ast.Name: "id", ast.Attribute: "attr", ast.alias: "name"}[type(node)]
-            if (found := getattr(node, name)) in CLASSES | NAMES:
-                yield f"line {node.lineno}: {found}"
+            if (identifier := getattr(node, name)) in CLASSES | NAMES:
+                yield f"line {node.lineno}: {identifier}"
         elif isinstance(node, ast.Constant) and node.value in NAMES:
             yield f"line {node.lineno}: {node.value!r}"
 
@@ -51,8 +51,8 @@ def test_no_hiding_is_known_by_name_or_class_where_all_are_used() -> None:
         place = file.relative_to(LIBRARY)
         if place.parts[0] in KNOW_METHODS or place in KNOW_ONE:
             continue
-        if found := list(named(file.read_text(encoding="utf-8"))):
-            wrong[str(place)] = found
+        if lines := list(named(file.read_text(encoding="utf-8"))):
+            wrong[str(place)] = lines
     assert not wrong
 
 

@@ -91,11 +91,11 @@ def test_the_head_learns_by_loss_and_correlation() -> None:
     toy = TextToy(hiding=lambda: NoPeek(5.0), clients=2)
     check_ushape_equals_whole(USHAPE_STRATEGIES["NoPeekSL"], toy)
     ends = []
-    for name, own in (("NoPeekSL", toy), ("USplitSL", replace(toy, hiding=None))):
+    for name, variant in (("NoPeekSL", toy), ("USplitSL", replace(toy, hiding=None))):
         strategy = USHAPE_STRATEGIES[name](
-            own.server(), device="cpu", steps_per_round=1, optimizer=sgd()
+            variant.server(), device="cpu", steps_per_round=1, optimizer=sgd()
         )
-        clients = own.clients_for(strategy, sgd())
+        clients = variant.clients_for(strategy, sgd())
         strategy.fit(clients, 1)
         ends.append((clients[0], strategy.trunk.module.state_dict()))
     (peeking, trunk), (plain, plain_trunk) = ends
@@ -120,7 +120,7 @@ class Context(nn.Module):
 
 def test_the_weight_buys_independence() -> None:
     toy = TextToy(clients=1, dropout=0.0, width=5)
-    said = []
+    correlations = []
     for weight in (0.0, 20.0):
         with torch.random.fork_rng():
             torch.manual_seed(0)
@@ -136,8 +136,8 @@ def test_the_weight_buys_independence() -> None:
         )
         strategy = USHAPE_STRATEGIES["NoPeekSL"](toy.server(), device="cpu", steps_per_round=25)
         strategy.fit([client], 1)
-        said.append(strategy.rows[-1]["train_distance_correlation"])
-    assert said[1] < 0.9 * said[0]
+        correlations.append(strategy.rows[-1]["train_distance_correlation"])
+    assert correlations[1] < 0.9 * correlations[0]
 
 
 def test_hidden_states_that_are_the_embeddings_cannot_be_moved() -> None:
@@ -181,23 +181,25 @@ def test_a_single_token_has_no_correlation() -> None:
 
 
 def test_a_head_without_words_is_refused() -> None:
-    own = NoPeek()
-    own.attach(
+    hiding = NoPeek()
+    hiding.attach(
         replace(_side(replace(TextToy(clients=1), hiding=NoPeek).clients_for()[0]), head=Bag())
     )
     ids = torch.ones(2, 3, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"NoPeek needs a head with an nn\.Embedding"):
-        own.obfuscate(MaskedBatch(ids, ids, ids))
+        hiding.obfuscate(MaskedBatch(ids, ids, ids))
 
 
 def test_a_head_that_learns_nothing_is_refused() -> None:
     """The penalty would have no effect."""
     toy = TextToy(hiding=NoPeek, clients=1)
-    said = "NoPeek works only by training the head, and this head learns nothing: take learns='all'"
-    with pytest.raises(ClientError, match=said):
+    message = (
+        "NoPeek works only by training the head, and this head learns nothing: take learns='all'"
+    )
+    with pytest.raises(ClientError, match=message):
         toy.clients_for(learns="tail")
     head = toy.head().requires_grad_(False)
-    with pytest.raises(ClientError, match=said):
+    with pytest.raises(ClientError, match=message):
         UShapeClient(head, toy.tail(), toy.texts(0, 4), hiding=NoPeek(), device="cpu")
 
 

@@ -107,13 +107,13 @@ def test_batches_of_earlier_attempts_cost_as_much_as_batches_that_are_sent(power
     batches = [np.array(batch) for batch in BATCHES]
     nothing = nn.Identity()
     side = ClientSide(nothing, nothing, torch.device("cpu"), 3, 4, 0, 0, earlier=batches)
-    earlier, sent = RecordLedger(), RecordLedger()
-    for one in (earlier, sent):
-        one.open(BOTH)
-    earlier.charge_earlier(side, 2.0, power=power)
+    earlier_ledger, sent_ledger = RecordLedger(), RecordLedger()
+    for ledger in (earlier_ledger, sent_ledger):
+        ledger.open(BOTH)
+    earlier_ledger.charge_earlier(side, 2.0, power=power)
     for batch in batches:
-        sent.charge("train", batch, 2.0, power=power)
-    books = [one.state()["train"]["book"]["smashed"] for one in (earlier, sent)]
+        sent_ledger.charge("train", batch, 2.0, power=power)
+    books = [ledger.state()["train"]["book"]["smashed"] for ledger in (earlier_ledger, sent_ledger)]
     assert books[0] == pytest.approx(books[1], rel=1e-14)
     copies = [np.bincount(batch, minlength=4) ** power for batch in batches]
     assert books[0] == pytest.approx((2.0 * np.sum(copies, axis=0)).tolist(), rel=1e-14)

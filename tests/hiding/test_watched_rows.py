@@ -171,9 +171,9 @@ def test_layers_that_keep_examples_apart_are_tried_and_let_through(
 ) -> None:
     """They are let through without a trial, too, so the test looks whether there is one."""
     tried: list[int] = []
-    own = layer()
-    own.register_forward_hook(lambda _, inputs, __: tried.append(len(inputs[0])))
-    client_of(own, part).attach(ORDER, None)
+    module = layer()
+    module.register_forward_hook(lambda _, inputs, __: tried.append(len(inputs[0])))
+    client_of(module, part).attach(ORDER, None)
     assert {2, 3} <= {*tried}
 
 
@@ -189,9 +189,9 @@ def test_a_batch_of_one_example_has_the_gradient_of_its_example() -> None:
             moved: Tensor = series + self.linear(torch.ones(1, WIDTH))
             return moved
 
-    own, tried = OncePerBatch(), []
-    own.register_forward_hook(lambda _, inputs, __: tried.append(len(inputs[0])))
-    client_of(own, "head", 1).attach(ORDER, None)
+    module, tried = OncePerBatch(), []
+    module.register_forward_hook(lambda _, inputs, __: tried.append(len(inputs[0])))
+    client_of(module, "head", 1).attach(ORDER, None)
     assert 1 in tried
     assert not {2, 3} & {*tried}
     with pytest.raises(ValueError, match=r"linear \(Linear\) is called with 1 row for 2 examples"):
@@ -212,8 +212,8 @@ def test_what_changes_a_layers_output_in_place_is_told_with_a_remedy(part: str) 
             moved += series
             return moved
 
-    said = "hooks fail where head or tail changes in place .* or adapters"
-    with pytest.raises(UnfitError, match=said) as failed:
+    message = "hooks fail where head or tail changes in place .* or adapters"
+    with pytest.raises(UnfitError, match=message) as failed:
         client_of(InPlace(), part).attach(ORDER, None)
     assert "take another model" in logged_reason(0, "attach", failed.value)
 
@@ -261,13 +261,15 @@ def test_the_trial_leaves_nothing_behind_and_is_made_once(monkeypatch: Any) -> N
     tried: list[int] = []
     rehearse = DPSGD.rehearse
 
-    def counted(*given: Any, **options: Any) -> None:
+    def counted(*arguments: Any, **options: Any) -> None:
         tried.append(1)
-        rehearse(*given, **options)
+        rehearse(*arguments, **options)
 
     monkeypatch.setattr(DPSGD, "rehearse", counted)
     before = {name: each.clone() for name, each in client.segments.state_dict().items()}
-    held = [set(vars(each)) for each in (*client.segments.modules(), *client.segments.parameters())]
+    attributes_before = [
+        set(vars(each)) for each in (*client.segments.modules(), *client.segments.parameters())
+    ]
     drawn = []
     for _ in range(2):
         torch.manual_seed(3), np.random.seed(3), random.seed(3)
@@ -278,8 +280,10 @@ def test_the_trial_leaves_nothing_behind_and_is_made_once(monkeypatch: Any) -> N
     after = client.segments.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
     assert not any(p.grad is not None for p in client.segments.parameters())
-    now = [set(vars(each)) for each in (*client.segments.modules(), *client.segments.parameters())]
-    assert now == held
+    attributes_after = [
+        set(vars(each)) for each in (*client.segments.modules(), *client.segments.parameters())
+    ]
+    assert attributes_after == attributes_before
 
 
 def test_texts_with_padding_and_tied_weights_are_tried() -> None:

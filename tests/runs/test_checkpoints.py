@@ -121,10 +121,10 @@ except OSError as error:
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint_and_nothing_else(tmp_path: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    assert done.stdout.startswith("refused")
+    assert process.stdout.startswith("refused")
     assert [file.name for file in tmp_path.iterdir()] == ["round-000001.safetensors"]
     checkpoint = CheckpointStore(tmp_path).load()
     assert checkpoint.meta == {"seed": 3}
@@ -203,7 +203,7 @@ def test_states_after_the_resumed_round_are_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("saved", "kept_rounds", "left"),
+    ("saved", "kept_rounds", "remaining"),
     [
         ([1, 2, 3, 4], [2, 4], [2, 4]),  # took part in every round
         ([1, 3, 7], [5, 6], [3, 7]),  # last took part before both checkpoints
@@ -217,13 +217,13 @@ def test_states_after_the_resumed_round_are_dropped(tmp_path: Path) -> None:
     ],
 )
 def test_pruning_keeps_what_the_checkpoints_need(
-    tmp_path: Path, saved: list[int], kept_rounds: list[int], left: list[int]
+    tmp_path: Path, saved: list[int], kept_rounds: list[int], remaining: list[int]
 ) -> None:
     store = ClientStore(tmp_path)
     for number in saved:
         store.save(0, number, tensors(number), {})
     store.prune(0, kept_rounds)
-    assert saved_rounds(tmp_path / "0") == left
+    assert saved_rounds(tmp_path / "0") == remaining
 
 
 def saved_rounds(path: Path) -> list[int]:
@@ -280,10 +280,10 @@ def test_a_round_between_becomes_a_checkpoint_when_a_run_ends_early(
 
 def test_what_a_crash_has_left_between_gives_way_to_a_newer_checkpoint(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
-    left = store.save_between(9, tensors(9), {})
-    content = left.read_bytes()
+    file = store.save_between(9, tensors(9), {})
+    content = file.read_bytes()
     store.save(10, tensors(10), {})
-    left.write_bytes(content)
+    file.write_bytes(content)
     store.keep_between()
     assert store.load().round == 10
     store.save(15, tensors(15), {})

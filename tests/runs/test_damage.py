@@ -114,7 +114,7 @@ MIXTURE = {"rows": 1, "columns": 2, "norms": [1.5, "nan"], "members": [MEMBER]}
 
 
 @pytest.mark.parametrize(
-    ("kept", "reason"),
+    ("content", "reason"),
     [
         ({"mixtures": [MIXTURE]}, "no 'round'"),
         ({"round": "x", "mixtures": []}, "round is 'x', which is neither a count"),
@@ -135,13 +135,13 @@ MIXTURE = {"rows": 1, "columns": 2, "norms": [1.5, "nan"], "members": [MEMBER]}
     ],
 )
 def test_mixtures_of_wrong_types_are_named_with_their_remedy(
-    kept: dict[str, Any], reason: str, tmp_path: Path
+    content: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     run = Run.create({}, name="x", home=tmp_path)
     file = run.path / "mixtures.json"
     file.write_text(json.dumps({"round": 1, "mixtures": [MIXTURE]}))
     assert "client 0 at ratio 1.00" in pictures([run])[run.id]
-    file.write_text(json.dumps(kept))
+    file.write_text(json.dumps(content))
     with pytest.raises(RunError) as raised:
         pictures([run])
     assert str(raised.value).startswith(f"cannot read {file}: ")

@@ -60,8 +60,10 @@ def test_a_ledger_of_mixtures_covers_no_single_uploads(
     """An epsilon that counts mixtures alone must not be said to cover each upload."""
     assert counts_mixtures(config) is mixtures
     covers = epsilon_facts({"epsilon": 2.0}, "DPMixSL", mixtures=mixtures)["epsilon_covers"]
-    said = "mixtures of clients' uploads, about one record of a client, if another party than the"
-    assert covers.startswith(said) is mixtures
+    coverage = (
+        "mixtures of clients' uploads, about one record of a client, if another party than the"
+    )
+    assert covers.startswith(coverage) is mixtures
     assert ("; not single uploads, gradients sent" in covers) is mixtures
 
 

@@ -118,11 +118,11 @@ def test_while_a_run_runs_no_other_process_runs_it(tmp_path: Path) -> None:
         fit(run)  # the holder itself may
         with process(RUNNER, run, tmp_path) as other:
             assert other.stdout is not None
-            said = other.stdout.readline()
-            assert re.match(rf"run {run.id} is in progress: process {os.getpid()} on", said)
+            line = other.stdout.readline()
+            assert re.match(rf"run {run.id} is in progress: process {os.getpid()} on", line)
             holding.close()
-            done, errors = other.communicate("\n", timeout=300)
-            assert done == "done\n", errors
+            output, errors = other.communicate("\n", timeout=300)
+            assert output == "done\n", errors
     assert [row["round"] for row in Run.open(run.id, home=tmp_path).rows] == [1, 2]
 
 
@@ -159,8 +159,8 @@ def test_a_lock_that_cannot_be_written_is_named(
     run = Run.create({}, name="x", home=tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(hold, "write_all", _full)
-        said = f"{run.id} cannot be written to {run.path}: No space left on device; it must be"
-        with pytest.raises(RunError, match=said), run.held():
+        message = f"{run.id} cannot be written to {run.path}: No space left on device; it must be"
+        with pytest.raises(RunError, match=message), run.held():
             raise AssertionError
     with run.held():
         pass

@@ -120,11 +120,11 @@ def test_values_keep_their_kind_whichever_file_they_are_in(newest: Path) -> None
 
 def test_texts_are_not_held_twice(tmp_path: Path) -> None:
     """Epsilons and norms by client are 25 kB a row with 1,000 clients."""
-    metrics, given = MetricsFile(tmp_path), [row(number) for number in range(1, 30)]
-    for one in given:
+    metrics, rows = MetricsFile(tmp_path), [row(number) for number in range(1, 30)]
+    for one in rows:
         metrics.append(dict(one))
-    for kept, one in zip(metrics.rows, given, strict=True):
-        assert kept["by_client"] is one["by_client"]
+    for stored, one in zip(metrics.rows, rows, strict=True):
+        assert stored["by_client"] is one["by_client"]
 
 
 def test_a_finished_run_has_all_rounds_in_one_file(tmp_path: Path) -> None:
@@ -140,10 +140,10 @@ def test_a_killed_run_goes_on_with_its_newest_rounds_or_without_them(tmp_path: P
     killed = Run.create({}, name="x", home=tmp_path)
     for number in range(1, 22):
         killed.append_round(row(number))
-    for kept in (21, 20):
+    for last_round in (21, 20):
         run = Run.open(killed.id, home=tmp_path)
-        run.rewind(kept)
-        assert [each["round"] for each in run.rows] == list(range(1, kept + 1))
-        run.append_round(row(kept + 1))
+        run.rewind(last_round)
+        assert [each["round"] for each in run.rows] == list(range(1, last_round + 1))
+        run.append_round(row(last_round + 1))
         again = Run.open(killed.id, home=tmp_path)
-        assert [each["round"] for each in again.rows] == list(range(1, kept + 2))
+        assert [each["round"] for each in again.rows] == list(range(1, last_round + 2))

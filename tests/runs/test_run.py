@@ -38,10 +38,10 @@ def test_a_run_that_is_removed_while_runs_are_listed_hides_no_other(
     look = Path.stat
 
     def last_look(path: Path, **options: Any) -> os.stat_result:
-        seen = look(path, **options)
+        stat_result = look(path, **options)
         if path.parent == runs[1].path:
             shutil.rmtree(path.parent)
-        return seen
+        return stat_result
 
     monkeypatch.setattr(Path, "stat", last_look)
     listed = run_paths(tmp_path / "runs")
@@ -101,9 +101,9 @@ def test_a_run_in_a_folder_named_latest_is_skipped_with_the_remedy(
     run.path.rename(run.path.with_name("latest"))
     assert [each.id for each in Run.all(tmp_path)] == [other.id]
     assert Run.open("latest", home=tmp_path).id == other.id
-    (said,) = {record.getMessage() for record in caplog.records}
-    assert said.startswith(f"skipped a run: {tmp_path / 'runs'}")
-    assert said.endswith("'latest' stands for the newest run; rename the folder")
+    (warning,) = {record.getMessage() for record in caplog.records}
+    assert warning.startswith(f"skipped a run: {tmp_path / 'runs'}")
+    assert warning.endswith("'latest' stands for the newest run; rename the folder")
 
 
 def test_values_keep_their_kind_and_missing_ones_are_none(tmp_path: Path) -> None:
@@ -175,12 +175,12 @@ def test_rewinding_drops_later_rounds_and_the_summary(tmp_path: Path) -> None:
 
 def test_runs_are_listed_in_the_order_they_were_made(tmp_path: Path) -> None:
     # Within one second the ids say nothing about the order: names and digits are arbitrary.
-    made = [Run.create({}, name=name, home=tmp_path).id for name in "zmakzmak"]
+    ids = [Run.create({}, name=name, home=tmp_path).id for name in "zmakzmak"]
     (tmp_path / "runs" / "no-config").mkdir()
     (tmp_path / "runs" / "a-file").write_text("")
-    assert [run.id for run in Run.all(tmp_path)] == made
-    assert len(set(made)) == len(made)
-    assert Run.open("latest", home=tmp_path).id == made[-1]
+    assert [run.id for run in Run.all(tmp_path)] == ids
+    assert len(set(ids)) == len(ids)
+    assert Run.open("latest", home=tmp_path).id == ids[-1]
 
 
 def test_an_older_run_copied_here_later_stays_older(tmp_path: Path) -> None:
@@ -203,11 +203,11 @@ def test_a_damaged_config_is_skipped_in_the_list_and_named(
 
 
 def test_an_unknown_id_lists_the_ten_newest(tmp_path: Path) -> None:
-    made = [Run.create({}, name="x", home=tmp_path).id for _ in range(12)]
+    ids = [Run.create({}, name="x", home=tmp_path).id for _ in range(12)]
     with pytest.raises(RunError) as caught:
         Run.open("20200101-000000-x-0000", home=tmp_path)
     listed = re.findall(r"\d{8}-\d{6}-x-[0-9a-f]{4}", str(caught.value).partition("newest")[2])
-    assert listed == made[:1:-1]
+    assert listed == ids[:1:-1]
 
 
 @pytest.mark.parametrize("run_id", ["latest", "nosuchrun"])

@@ -30,9 +30,11 @@ def test_one_run_is_chosen_by_its_id_its_label_or_as_the_newest(tmp_path: Path, 
 
 def test_a_label_of_several_runs_chooses_none_and_their_ids_are_named(tmp_path: Path) -> None:
     ids = [_labelled("seeds", tmp_path).id for _ in range(2)]
-    with pytest.raises(RunError, match="2 runs have the label 'seeds'; give the id of one") as said:
+    with pytest.raises(
+        RunError, match="2 runs have the label 'seeds'; give the id of one"
+    ) as caught:
         select_one("seeds", tmp_path)
-    assert str(said.value).endswith(f"newest first: {ids[1]}, {ids[0]}")
+    assert str(caught.value).endswith(f"newest first: {ids[1]}, {ids[0]}")
 
 
 def test_an_id_and_latest_come_before_a_label(tmp_path: Path) -> None:

@@ -40,21 +40,21 @@ class Raises(Observer):
 def test_a_run_is_stopped_running_failed_running_again_and_finished(tmp_path: Path) -> None:
     run = Run.create({}, name="x", home=tmp_path)
     assert run.status == "stopped"
-    seen: list[str] = []
+    statuses: list[str] = []
 
     class Looks(Observer):
         def on_round(self, event: RoundDone) -> None:
-            seen.append(Run.open("latest", home=tmp_path).status)
+            statuses.append(Run.open("latest", home=tmp_path).status)
 
     with pytest.raises(LinkError):
         fit(run, 3, Looks(), Raises(2, LinkError("the power is gone")))
-    assert seen == ["running"]
+    assert statuses == ["running"]
     assert (run.status, run.failure) == ("failed", "the power is gone")
     with pytest.raises(KeyboardInterrupt):
         fit(run, 3, Looks(), Raises(3, KeyboardInterrupt()))
     assert (run.status, run.failure) == ("stopped", None)
     fit(run, 3, Looks())
-    assert seen == ["running"] * 3
+    assert statuses == ["running"] * 3
     assert (run.status, run.failure) == ("finished", None)
 
 
@@ -81,9 +81,9 @@ def test_the_state_in_another_process_is_seen_and_who_looks_is_in_nobodys_way(
             assert other.poll() is None
             time.sleep(0.05)
         assert other.stdout.readline() == "held\n"
-        said = (run.path / "lock").read_text()
+        lock = (run.path / "lock").read_text()
         assert run.status == "running"
-        assert (run.path / "lock").read_text() == said, "who looks does not write"
+        assert (run.path / "lock").read_text() == lock, "who looks does not write"
         other.kill()
         other.wait()
         assert str(run.status) == "stopped"

@@ -23,8 +23,8 @@ TOY = TextToy(kind=MixGuardClient, clients=1, options=PLAIN, dropout=0.0)
 
 
 def client_of(toy: TextToy = TOY, **options: Any) -> MixGuardClient:
-    own = replace(toy, options=replace(toy.options, **options))
-    client = own.clients_for(repeatable_secrets=False)[0]
+    adapted = replace(toy, options=replace(toy.options, **options))
+    client = adapted.clients_for(repeatable_secrets=False)[0]
     assert isinstance(client, MixGuardClient)
     client.attach(ORDER, None)
     return client

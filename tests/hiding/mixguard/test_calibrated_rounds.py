@@ -83,8 +83,8 @@ def test_refinement_sees_the_head_that_the_last_step_left() -> None:
     options = MixGuardOptions(secret_tokens=0, max_length=32, calibration_epochs=1, refine_every=1)
     client = client_of(replace(TOY, options=options))
     client.hiding.calibrated = True
-    sent = client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
-    answer = {"number": 0, "outputs": sent["messages"], "public": None}
+    reply = client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+    answer = {"number": 0, "outputs": reply["messages"], "public": None}
     gradient = client.run("decode", answer)["gradients"]
     words = client.head.words
     assert isinstance(words, torch.nn.Embedding)

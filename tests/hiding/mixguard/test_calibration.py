@@ -80,8 +80,8 @@ def test_dropout_acts_while_it_learns() -> None:
     weights = [p.clone() for p in calibration.calibrator.parameters()]
     losses = set()
     for _ in range(3):
-        for own, kept in zip(calibration.calibrator.parameters(), weights, strict=True):
-            own.data.copy_(kept)
+        for parameter, saved in zip(calibration.calibrator.parameters(), weights, strict=True):
+            parameter.data.copy_(saved)
         losses.add(calibration.step(decoded, plain, mask))
     assert len(losses) == 3
 

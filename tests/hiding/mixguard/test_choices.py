@@ -18,14 +18,14 @@ from tests.hiding.mixguard.clients import ORDER, TOY, batch_of, client_of
 
 
 def test_supports_can_be_a_set_apart_from_the_texts_of_calibration() -> None:
-    own = replace(TOY, options=replace(TOY.options, calibration_epochs=1, support_texts=3))
-    client = own.clients_for(repeatable_secrets=False)[0]
+    adapted = replace(TOY, options=replace(TOY.options, calibration_epochs=1, support_texts=3))
+    client = adapted.clients_for(repeatable_secrets=False)[0]
     assert isinstance(client, MixGuardClient)
     client.attach(ORDER, None)
     public = [tuple(text.tolist()) for text in TOY.texts(20_000, TOY.examples).texts]
 
     def rows(ids: Tensor, mask: Tensor) -> set[tuple[int, ...]]:
-        return {tuple(row[own.bool()].tolist()) for row, own in zip(ids, mask, strict=True)}
+        return {tuple(row[real.bool()].tolist()) for row, real in zip(ids, mask, strict=True)}
 
     supports: set[tuple[int, ...]] = set()
     calibrated: set[tuple[int, ...]] = set()

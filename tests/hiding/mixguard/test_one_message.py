@@ -14,8 +14,8 @@ DRAWS = 20_000
 
 def gradients_of(weights: list[float]) -> torch.Tensor:
     """Return collinear gradients (m, b, T, d), as MixGuard's are."""
-    own = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return torch.tensor(weights, dtype=torch.float64)[:, None, None, None] * own
+    base = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return torch.tensor(weights, dtype=torch.float64)[:, None, None, None] * base
 
 
 @pytest.mark.parametrize("each", [False, True])
@@ -66,7 +66,7 @@ def test_the_ratio_of_gradients_tells_one_message_and_not_the_weights() -> None:
     ]
     assert likeness(gradients) > 0.999
     reached = [likeness(one_message(gradients)) for _ in range(10)]
-    assert all(min(abs(one - own) for own in alone) < 1e-9 for one in reached)
+    assert all(min(abs(one - similarity) for similarity in alone) < 1e-9 for one in reached)
     assert sum(reached) / len(reached) < 0.9
 
 

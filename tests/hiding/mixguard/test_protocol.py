@@ -46,8 +46,10 @@ def test_where_the_trunk_is_the_identity_the_texts_come_back(options: dict[str, 
     assert not any(torch.allclose(m[real], recovered[real], atol=1e-3) for m in sent.messages)
     # What the tail says is about the text's own words, in their order.
     words = client.hiding.tokens.remove(recovered, sent.positions)
-    own = batch.mask.bool()
-    torch.testing.assert_close(words[own], client.head(batch.inputs, batch.mask)[own])
+    text_places = batch.mask.bool()
+    torch.testing.assert_close(
+        words[text_places], client.head(batch.inputs, batch.mask)[text_places]
+    )
 
 
 def test_two_batches_have_nothing_in_common() -> None:
@@ -60,12 +62,12 @@ def test_two_batches_have_nothing_in_common() -> None:
 
 def test_supports_are_drawn_from_all_public_texts() -> None:
     client = client_of()
-    seen: set[tuple[int, ...]] = set()
+    drawn: set[tuple[int, ...]] = set()
     for _ in range(100):
         inserted = client.hiding._support(4)
-        seen |= {tuple(row[mask.bool()].tolist()) for row, mask in zip(*inserted[:2], strict=True)}
+        drawn |= {tuple(row[mask.bool()].tolist()) for row, mask in zip(*inserted[:2], strict=True)}
     public = TOY.texts(20_000, TOY.examples)
-    assert seen == {tuple(text.tolist()) for text in public.texts}
+    assert drawn == {tuple(text.tolist()) for text in public.texts}
 
 
 def test_secrets_are_drawn_as_the_options_say() -> None:
@@ -118,8 +120,8 @@ def test_no_secret_is_kept_or_logged(
         for number in part.flatten()
         if f"{number:.7g}" != "1"  # the target's weight in every message, which is not a secret
     }
-    kept = [*clients[0].state()[0].values(), *strategy.server_state()[0].values()]
-    values = {v for t in kept if t.is_floating_point() for v in t.double().flatten().tolist()}
+    tensors = [*clients[0].state()[0].values(), *strategy.server_state()[0].values()]
+    values = {v for t in tensors if t.is_floating_point() for v in t.double().flatten().tolist()}
     assert not numbers & values
     written = b"".join(file.read_bytes() for file in run.path.rglob("*") if file.is_file())
     for secret in drawn:  # whole rows: a single number of four bytes may be there by chance
@@ -136,9 +138,9 @@ def test_an_exception_says_nothing_of_the_secret(monkeypatch: pytest.MonkeyPatch
     client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
     with pytest.raises(ClientError) as caught:
         client.run("decode", {"number": 0, "outputs": [torch.zeros(1, 1, 1)]})
-    said = str(caught.value)
+    message = str(caught.value)
     assert drawn
-    assert not any(f"{float(w):.3f}" in said for secret in drawn for w in secret.decoding)
+    assert not any(f"{float(w):.3f}" in message for secret in drawn for w in secret.decoding)
 
 
 def test_perturbation_is_as_loud_as_the_residual() -> None:
@@ -166,8 +168,8 @@ def test_gradients_have_the_rank_of_what_is_decoded(kind: Any, rank: int) -> Non
     assert isinstance(client, MixGuardClient)
     strategy.fit([client], 1)
     client.attach(replace(ORDER, server_round=2), None)
-    sent = client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
-    outputs = [strategy.trunk.module(m, sent["mask"]) for m in sent["messages"]]
+    reply = client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+    outputs = [strategy.trunk.module(m, reply["mask"]) for m in reply["messages"]]
     returned = client.run("decode", {"number": 0, "outputs": outputs})
     assert rank_of(returned["gradients"]) == rank
 
@@ -175,9 +177,9 @@ def test_gradients_have_the_rank_of_what_is_decoded(kind: Any, rank: int) -> Non
 @pytest.mark.parametrize("each", [False, True])
 def test_one_message_carries_the_gradient_of_a_step(each: bool) -> None:
     client = client_of(gradients="one-message", secret_per_sample=each)
-    sent = client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+    reply = client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
     returned = torch.stack(
-        client.run("decode", {"number": 0, "outputs": sent["messages"]})["gradients"]
+        client.run("decode", {"number": 0, "outputs": reply["messages"]})["gradients"]
     )
     carriers = returned.flatten(2).norm(dim=2) > 0  # (m, b)
     assert carriers.sum(0).tolist() == [1] * returned.shape[1]

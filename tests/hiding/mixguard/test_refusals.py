@@ -90,8 +90,8 @@ def test_supports_that_are_the_same_text_are_warned_of(
         texts = texts[:-2]
     public = TextSet(texts, texts)
     MixGuard(public, vocab_size=23, options=MixGuardOptions(k=3, m=3, support_texts=reserved))
-    said = "2 supports, drawn from only 1 distinct: .* at least 2 distinct texts as public"
-    assert re.search(said, caplog.text)
+    warning = "2 supports, drawn from only 1 distinct: .* at least 2 distinct texts as public"
+    assert re.search(warning, caplog.text)
     caplog.clear()
     texts = [*texts, torch.tensor([4, 5])]
     MixGuard(TextSet(texts, texts), vocab_size=23, options=MixGuardOptions(k=3, m=3))

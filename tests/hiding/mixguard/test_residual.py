@@ -103,9 +103,9 @@ class SkipToy(TextToy):
 
     def server(self) -> ToyTrunk:
         """Make the trunk."""
-        made = SkipTrunk(self.width, self.dropout, affine=self.affine).double()
-        made.load_state_dict(super().server().state_dict())
-        return made
+        trunk = SkipTrunk(self.width, self.dropout, affine=self.affine).double()
+        trunk.load_state_dict(super().server().state_dict())
+        return trunk
 
 
 def learned_kernel() -> ResidualKernel:

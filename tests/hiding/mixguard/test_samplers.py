@@ -41,17 +41,17 @@ def own_column(secrets: Secret) -> Tensor:
 @sizes
 def test_equations_14_to_17_hold(m: int, k: int, sampler: Sampler) -> None:
     secrets = draws(m, k, sampler)
-    own = torch.nn.functional.one_hot(secrets.target, k).double()
+    target = torch.nn.functional.one_hot(secrets.target, k).double()
     assert (secrets.signs.abs() == 1).all()
     assert (secrets.signs.sum(1).abs() < m).all()  # both signs
     cancelled = torch.einsum("bm,bmk->bk", secrets.signs, secrets.mixing)
-    torch.testing.assert_close(cancelled, own, rtol=0, atol=1e-8)  # 14
+    torch.testing.assert_close(cancelled, target, rtol=0, atol=1e-8)  # 14
     assert (secrets.mixing > 0).all()  # 15: k >= 2 entries in each row
     assert torch.isfinite(torch.linalg.inv(secrets.blinding)).all()
-    made = secrets.blinding @ (secrets.signs.unsqueeze(2) * secrets.mixing)  # 16 and 17
-    torch.testing.assert_close(made, secrets.weights)
+    product = secrets.blinding @ (secrets.signs.unsqueeze(2) * secrets.mixing)  # 16 and 17
+    torch.testing.assert_close(product, secrets.weights)
     decoded = torch.einsum("bm,bmk->bk", secrets.decoding, secrets.weights)  # 18 and 19
-    torch.testing.assert_close(decoded, own, rtol=0, atol=1e-6)
+    torch.testing.assert_close(decoded, target, rtol=0, atol=1e-6)
 
 
 @positive

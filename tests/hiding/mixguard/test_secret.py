@@ -51,12 +51,12 @@ def test_every_blinding_hides_how_to_decode(m: int, k: int) -> None:
 def test_column_weights_keep_their_range_and_even_part(m: int, k: int) -> None:
     secrets = rotated(m, k, samples=DRAWS, scale=(1.0, 3.0), eta=0.5)
     for sign, extra in ((1.0, one_hot(secrets.target, k)), (-1.0, torch.zeros(DRAWS, k).double())):
-        here = (secrets.signs == sign).double()
-        total = torch.einsum("bm,bmk->bk", here, secrets.mixing)
+        of_sign = (secrets.signs == sign).double()
+        total = torch.einsum("bm,bmk->bk", of_sign, secrets.mixing)
         assert (total - extra >= 1.0 - 1e-12).all()
         assert (total - extra <= 3.0 + 1e-12).all()
-        least = 0.5 * total / here.sum(1, keepdim=True)
-        shares = secrets.mixing + (1 - here).unsqueeze(-1) * 1e9
+        least = 0.5 * total / of_sign.sum(1, keepdim=True)
+        shares = secrets.mixing + (1 - of_sign).unsqueeze(-1) * 1e9
         assert (shares >= least.unsqueeze(1) - 1e-12).all()
 
 
@@ -245,9 +245,9 @@ def test_no_number_of_a_secret_is_printed() -> None:
     secret = rotated(3, 3)
     assert repr(secret) == str(secret) == f"{secret}" == "Secret(m=3, k=3)"
     assert repr(rotated(5, 3, samples=2)) == "Secret(m=5, k=3, samples=2)"
-    with pytest.raises(ValueError, match=r"needs \(3, b, ...\)") as told:
+    with pytest.raises(ValueError, match=r"needs \(3, b, ...\)") as caught:
         secret.encode(torch.full((2, 1, 1, 1), 0.123))
-    assert "." not in str(told.value).replace("...", "")  # no fraction, so no weight
+    assert "." not in str(caught.value).replace("...", "")  # no fraction, so no weight
 
 
 def test_secrets_come_from_the_system_unless_seeded() -> None:

@@ -81,10 +81,10 @@ def test_the_denoiser_learns_on_public_texts_and_helps() -> None:
     strategy = USHAPE_STRATEGIES["SnDSL"](toy.server(), device="cpu", steps_per_round=1)
     (client,) = toy.clients_for(strategy)
     strategy.fit([client], 1)
-    said = client.hiding.metrics()
-    assert said["denoised-error"] < 0.75 * said["noise-error"]
+    metrics = client.hiding.metrics()
+    assert metrics["denoised-error"] < 0.75 * metrics["noise-error"]
     row = strategy.rows[0]
-    assert row["train_denoised_error"] == pytest.approx(said["denoised-error"])
+    assert row["train_denoised_error"] == pytest.approx(metrics["denoised-error"])
     # Three batches an epoch before training, and one beside its step.
     assert client.hiding.state()[1]["public-drawn"] == 91
     assert client.hiding.calibration_steps == 0
@@ -190,7 +190,7 @@ def test_numbers_of_numpy_are_kept_in_a_runs_record_as_pythons() -> None:
     """A record has JSON's numbers only."""
     whole: Any = np.int64(3)
     real: Any = np.float32(0.5)
-    kept = options_of(SnD(PUBLIC, vocab_size=whole, eta=real, calibration_lr=real))
-    assert (kept["vocab_size"], kept["eta"], kept["calibration_lr"]) == (3, 0.5, 0.5)
+    record = options_of(SnD(PUBLIC, vocab_size=whole, eta=real, calibration_lr=real))
+    assert (record["vocab_size"], record["eta"], record["calibration_lr"]) == (3, 0.5, 0.5)
     options = options_of(MixGuardOptions(k=whole, strength=real, support_scale=real))
     assert {"k": 3, "strength": 0.5, "support_scale": 0.5}.items() <= options.items()

@@ -38,18 +38,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def make(home: Path) -> Callable[..., Exported]:
     """Return what does a run of the app, once for each configuration."""
-    made: dict[str, Exported] = {}
+    exports: dict[str, Exported] = {}
 
     def once(strategy: str, **values: object) -> Exported:
         key = f"{strategy} {values}"
-        if key not in made:
+        if key not in exports:
             values = {"depth": 1, "lr": 0.01, "warmup_epochs": 0.0, **needed(strategy), **values}
             fitted = fit(home, n=2, strategy=strategy, **values)
             run = fitted.strategy.recorder.run
             assert run is not None
             record_inputs(run, images_of(read(strategy=strategy, **values)))
-            made[key] = Exported(run, fitted)
-        return made[key]
+            exports[key] = Exported(run, fitted)
+        return exports[key]
 
     return once
 

@@ -60,18 +60,20 @@ def test_segments_that_were_averaged_are_among_what_the_server_got(
     images = {"preprocessing": pixels, "timm_lacks": "none", "classes": ["a", "b"]}
     for method in (method for method in METHODS if method.shape == shape):
         facts = {**FACTS, **images, "kind": kind, "strategy": method.names[-1]}
-        said = f"as well, to be averaged: the trained weights of each client's {whose}\n"
-        assert said in model_card(facts)
+        sentence = f"as well, to be averaged: the trained weights of each client's {whose}\n"
+        assert sentence in model_card(facts)
         assert "averaged: " not in model_card({**facts, "averaged": False})
 
 
-@pytest.mark.parametrize(("trained", "said"), [(6, "6 clients, s"), (3, "6 clients, of which 3 t")])
+@pytest.mark.parametrize(
+    ("trained", "phrase"), [(6, "6 clients, s"), (3, "6 clients, of which 3 t")]
+)
 def test_data_are_said_to_be_divided_among_those_they_were_divided_among(
-    trained: int, said: str
+    trained: int, phrase: str
 ) -> None:
     """Clients that have no data do not count."""
     card = model_card({**FACTS, "strategy": "USplitSL", "parts": 6, "clients": trained})
-    assert f"iid among {said}" in card
+    assert f"iid among {phrase}" in card
 
 
 @pytest.mark.parametrize(

@@ -36,15 +36,15 @@ def changed(facts: Any, changes: Mapping[str, Any]) -> Any:
     return facts
 
 
-def predict(folder: Path, file: str, changes: Mapping[str, Any], *asked: str | Path) -> Result:
+def predict(folder: Path, file: str, changes: Mapping[str, Any], *arguments: str | Path) -> Result:
     described = json.loads((folder / file).read_text())
     (folder / file).write_text(json.dumps(changed(described, changes)))
-    words = ["predict", str(folder), *map(str, asked)]
+    words = ["predict", str(folder), *map(str, arguments)]
     return CliRunner().invoke(app, words)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"kind": ["vision"]}, "Input tag '['vision']' found using 'kind'"),
         *(({name: None}, f"{name}: ") for name in ("classes", "preprocessing", "segments")),
@@ -71,17 +71,17 @@ def predict(folder: Path, file: str, changes: Mapping[str, Any], *asked: str | P
     ids=str,
 )
 def test_a_vision_model(
-    changes: dict[str, Any], said: str, vision: Path, pictures: list[Path]
+    changes: dict[str, Any], message: str, vision: Path, pictures: list[Path]
 ) -> None:
-    done = predict(vision, "splitmix.json", changes, pictures[0])
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
-    assert done.stderr.startswith(f"cannot read {vision / 'splitmix.json'}: ")
-    assert said in done.stderr
-    assert done.stderr.endswith("; export the run again\n")
+    refused = predict(vision, "splitmix.json", changes, pictures[0])
+    assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1), refused.exception
+    assert refused.stderr.startswith(f"cannot read {vision / 'splitmix.json'}: ")
+    assert message in refused.stderr
+    assert refused.stderr.endswith("; export the run again\n")
 
 
 @pytest.mark.parametrize(
-    ("file", "changes", "said"),
+    ("file", "changes", "message"),
     [
         *(("splitmix.json", {name: None}, f"{name}: Field required")
           for name in ("classes", "task", "max_length", "max_new_tokens")),
@@ -95,19 +95,19 @@ def test_a_vision_model(
     ],
     ids=str,
 )  # fmt: skip
-def test_a_language_model(file: str, changes: dict[str, Any], said: str, language: Path) -> None:
-    done = predict(language, file, changes, "--text", "Who sees?")
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
-    assert done.stderr.startswith(f"cannot read {language / file}: ")
-    assert said in done.stderr
-    assert done.stderr.endswith("; export the run again\n")
+def test_a_language_model(file: str, changes: dict[str, Any], message: str, language: Path) -> None:
+    refused = predict(language, file, changes, "--text", "Who sees?")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1), refused.exception
+    assert refused.stderr.startswith(f"cannot read {language / file}: ")
+    assert message in refused.stderr
+    assert refused.stderr.endswith("; export the run again\n")
 
 
 def test_a_tokenizer_that_fails_at_the_question_is_told(language: Path) -> None:
     changes = {"model_max_length": "x"}
-    done = predict(language, "tokenizer_config.json", changes, "--text", "Who sees?")
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
-    assert done.stderr.startswith(
+    refused = predict(language, "tokenizer_config.json", changes, "--text", "Who sees?")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1), refused.exception
+    assert refused.stderr.startswith(
         "the tokenizer fails at a text, so its files may be damaged (TypeError: "
     )
 
@@ -116,22 +116,23 @@ def test_a_tokenizer_that_fails_at_the_question_is_told(language: Path) -> None:
     "settings", [{"num_beams": "x"}, {"num_beams": 1000}, {"max_length": 2}], ids=str
 )
 def test_settings_for_generation_change_no_answer(settings: dict[str, Any], language: Path) -> None:
-    asked = ("--text", "Who sees?")
-    answer = predict(language, "splitmix.json", {}, *asked).stdout
-    done = predict(language, "generation_config.json", settings, *asked)
-    assert (done.exit_code, done.stdout, done.stderr) == (0, answer, "")
+    arguments = ("--text", "Who sees?")
+    answer = predict(language, "splitmix.json", {}, *arguments).stdout
+    completed = predict(language, "generation_config.json", settings, *arguments)
+    assert (completed.exit_code, completed.stdout, completed.stderr) == (0, answer, "")
 
 
 def test_question_and_answer_are_no_longer_than_the_model_allows(language: Path) -> None:
-    done = predict(language, "splitmix.json", {"max_new_tokens": 2**20}, "--text", "Who " * 500)
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
+    refused = predict(language, "splitmix.json", {"max_new_tokens": 2**20}, "--text", "Who " * 500)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1), refused.exception
     assert (
-        "the model takes 512 tokens, question and answer together; the question has" in done.stderr
+        "the model takes 512 tokens, question and answer together; the question has"
+        in refused.stderr
     )
-    asked = ("--text", "Who sees?", "--max-new-tokens", str(HUGE))
-    done = predict(language, "splitmix.json", {}, *asked)
-    assert f"and {HUGE} may follow: make it shorter, or lower --max-new-tokens\n" in done.stderr
-    assert predict(language, "splitmix.json", {}, *asked[:2]).exit_code == 0
+    arguments = ("--text", "Who sees?", "--max-new-tokens", str(HUGE))
+    refused = predict(language, "splitmix.json", {}, *arguments)
+    assert f"and {HUGE} may follow: make it shorter, or lower --max-new-tokens\n" in refused.stderr
+    assert predict(language, "splitmix.json", {}, *arguments[:2]).exit_code == 0
 
 
 @pytest.fixture

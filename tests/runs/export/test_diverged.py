@@ -20,11 +20,11 @@ Splitmix = Callable[..., Result]
 
 def spoil(run: Run, segment: str, value: float) -> str:
     """Put a number into a segment's first tensor in the newest checkpoint; return its name."""
-    kept = run.checkpoints.load()
-    found = next(each for each in kept.tensors if each.startswith(f"{segment}."))
-    kept.tensors[found].view(-1)[0] = value
-    run.checkpoints.save(kept.round, kept.tensors, kept.meta)
-    return found.removeprefix(f"{segment}.")
+    checkpoint = run.checkpoints.load()
+    name = next(each for each in checkpoint.tensors if each.startswith(f"{segment}."))
+    checkpoint.tensors[name].view(-1)[0] = value
+    run.checkpoints.save(checkpoint.round, checkpoint.tensors, checkpoint.meta)
+    return name.removeprefix(f"{segment}.")
 
 
 @pytest.mark.parametrize("earlier", [False, True])
@@ -33,12 +33,12 @@ def spoil(run: Run, segment: str, value: float) -> str:
 def test_a_vision_model(
     make: Make, splitmix: Splitmix, segment: str, earlier: bool, value: float, tmp_path: Path
 ) -> None:
-    made = make("CutMixSFL").run
-    shutil.copytree(made.path, tmp_path / "runs" / made.id)
-    run = Run.open(made.id, home=tmp_path)
+    original = make("CutMixSFL").run
+    shutil.copytree(original.path, tmp_path / "runs" / original.id)
+    run = Run.open(original.id, home=tmp_path)
     if earlier:
-        kept = run.checkpoints.load()
-        run.checkpoints.save(kept.round + 1, kept.tensors, kept.meta)
+        checkpoint = run.checkpoints.load()
+        run.checkpoints.save(checkpoint.round + 1, checkpoint.tensors, checkpoint.meta)
     after = run.checkpoints.load().round
     name = spoil(run, segment, value)
     refused = splitmix("export", run.id, tmp_path / "model", "--run-dir", tmp_path)

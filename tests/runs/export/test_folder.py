@@ -50,8 +50,8 @@ def test_only_what_an_export_writes_is_removed(tmp_path: Path) -> None:
         (target / name).touch()
     for name in names[4:]:
         (target / name).symlink_to(other)
-    with new_folder(target, force=True) as made:
-        (made / "README.md").touch()
+    with new_folder(target, force=True) as folder:
+        (folder / "README.md").touch()
     assert sorted(file.name for file in target.iterdir()) == ["README.md", "kept", "mine.txt"]
     assert [file.name for file in other.iterdir()] == ["mine.txt"]
 
@@ -71,12 +71,12 @@ def test_an_interrupted_export_leaves_no_folder_that_claims_to_be_complete(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", interrupted)
-        with pytest.raises(KeyboardInterrupt), new_folder(target, force=True) as made:
-            (made / FACTS).touch()
+        with pytest.raises(KeyboardInterrupt), new_folder(target, force=True) as folder:
+            (folder / FACTS).touch()
     with pytest.raises(ExportError, match="holds no exported model"):
         read_facts(target)
-    with new_folder(target, force=True) as made:
-        (made / FACTS).touch()
+    with new_folder(target, force=True) as folder:
+        (folder / FACTS).touch()
     assert sorted(file.name for file in target.iterdir()) == ["mine.txt", FACTS]
 
 
@@ -84,8 +84,8 @@ def test_of_two_exports_at_once_the_slower_one_is_refused(tmp_path: Path) -> Non
     target = tmp_path / "model"
     slower = new_folder(target)
     (slower.__enter__() / "README.md").touch()
-    with new_folder(target) as made:
-        (made / FACTS).write_text('{"format": 1}')
+    with new_folder(target) as folder:
+        (folder / FACTS).write_text('{"format": 1}')
     with pytest.raises(ExportError, match=f"^{target} is not empty"):
         slower.__exit__(None, None, None)
     assert [file.name for file in tmp_path.rglob("*")] == ["model", FACTS]
@@ -111,8 +111,8 @@ def test_a_description_that_cannot_be_read_is_said(text: str, tmp_path: Path) ->
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     target = tmp_path / "file" / "model"
-    said = rf"{target} cannot be made \(.*\); choose a folder that can be written"
-    with pytest.raises(ExportError, match=said), new_folder(target):
+    message = rf"{target} cannot be made \(.*\); choose a folder that can be written"
+    with pytest.raises(ExportError, match=message), new_folder(target):
         raise AssertionError
 
 

@@ -28,7 +28,7 @@ def nested(within: Any, levels: int, *, lists: bool) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         (nested({}, 600, lists=False), "cannot read the model in"),
         (nested(QUANTIZED, 600, lists=False), "config.json: it has a quantization_config"),
@@ -36,12 +36,12 @@ def nested(within: Any, levels: int, *, lists: bool) -> dict[str, Any]:
     ],
 )
 def test_a_nested_configuration_is_refused(
-    config: dict[str, Any], said: str, tmp_path: Path
+    config: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     """A search through it would end in a RecursionError, and must look into lists."""
     (tmp_path / "config.json").write_text(json.dumps(config))
     save_file({"weight": torch.ones(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(ExportError, match=said):
+    with pytest.raises(ExportError, match=message):
         open_pretrained(tmp_path, "AutoModelForCausalLM")
 
 
@@ -96,8 +96,8 @@ def test_weights_that_are_no_floating_point_numbers_are_refused(
     dtype: torch.dtype, model: Path
 ) -> None:
     change(model, torch.ones(64).to(dtype))
-    said = rf"^model\.safetensors of '{model}' has {WEIGHT} as numbers of type .* export the run"
-    with pytest.raises(ExportError, match=said):
+    message = rf"^model\.safetensors of '{model}' has {WEIGHT} as numbers of type .* export the run"
+    with pytest.raises(ExportError, match=message):
         open_pretrained(model, "AutoModelForCausalLM")
 
 

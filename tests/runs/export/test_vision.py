@@ -37,19 +37,19 @@ def logits_of(exported: Exported, client: int | None = None) -> Tensor:
     """Return what the run's own segments say of the first test images."""
     segments, upper = exported.fitted.segments, exported.fitted.strategy.upper.module.eval()
     lower = segments.lower.eval()
-    own = exported.fitted.lower
+    weights = exported.fitted.lower
     if client is not None:
-        own = exported.fitted.clients[client].weights()
-    lower.load_state_dict(own)
-    said: Tensor = upper(lower(first_images()))
-    return said
+        weights = exported.fitted.clients[client].weights()
+    lower.load_state_dict(weights)
+    logits: Tensor = upper(lower(first_images()))
+    return logits
 
 
 def test_timm_loads_the_whole_model(make: Make, splitmix: Splitmix, tmp_path: Path) -> None:
     exported = make("CutMixSFL")
-    done = splitmix("export", exported.run.id, tmp_path / "model")
-    assert done.exit_code == 0, done.output
-    assert f"model: run {exported.run.id} after round 1\n" in done.stdout
+    completed = splitmix("export", exported.run.id, tmp_path / "model")
+    assert completed.exit_code == 0, completed.output
+    assert f"model: run {exported.run.id} after round 1\n" in completed.stdout
     facts = json.loads((tmp_path / "model" / "splitmix.json").read_text())
     file = tmp_path / "model" / "model.safetensors"
     model = timm.create_model(
@@ -70,8 +70,8 @@ def test_a_card_says_once_what_the_epsilon_covers(
     make: Make, splitmix: Splitmix, trusted: bool, covered: str, tmp_path: Path
 ) -> None:
     exported = make("DPCutMixSFL", sigma_s=5.0, sigma_y=2.0, trusted_mixer=trusted)
-    done = splitmix("export", exported.run.id, tmp_path / "model")
-    assert done.exit_code == 0, done.output
+    completed = splitmix("export", exported.run.id, tmp_path / "model")
+    assert completed.exit_code == 0, completed.output
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     assert f"It covers {covered}" in card
     assert card.count("another party than the server mixes") == int(trusted)
@@ -82,11 +82,11 @@ def test_pictures_are_classified_as_the_run_would(
 ) -> None:
     exported = make("CutMixSFL")
     assert splitmix("export", exported.run.id, tmp_path / "model").exit_code == 0
-    said = splitmix("predict", tmp_path / "model", *pictures, "--format", "json")
-    assert said.exit_code == 0, said.output
+    completed = splitmix("predict", tmp_path / "model", *pictures, "--format", "json")
+    assert completed.exit_code == 0, completed.output
     expected = logits_of(exported).softmax(-1)
     classes = load_images("fashion-mnist-small").classes
-    for row, picture in enumerate(json.loads(said.stdout)):
+    for row, picture in enumerate(json.loads(completed.stdout)):
         assert picture["input"] == str(pictures[row])
         actual = [picture["classes"][name] for name in classes]
         np.testing.assert_allclose(actual, expected[row].numpy(), rtol=1e-4)
@@ -102,8 +102,8 @@ def test_onnxruntime_takes_pixels_and_says_what_torch_does(
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra `onnx`")
     exported = make("CutMixSFL")
-    done = splitmix("export", exported.run.id, tmp_path / "model", "--onnx")
-    assert done.exit_code == 0, done.output
+    completed = splitmix("export", exported.run.id, tmp_path / "model", "--onnx")
+    assert completed.exit_code == 0, completed.output
     facts = json.loads((tmp_path / "model" / "splitmix.json").read_text())
     assert facts["onnx"]["difference"] < onnx_file.TOLERANCE
     session = onnxruntime.InferenceSession(tmp_path / "model" / "model.onnx")
@@ -138,8 +138,8 @@ def test_a_client_of_its_own_is_exported_by_its_number(
     assert "PSL leaves lower segments with their clients; name one with --client" in refused.stderr
     refused = splitmix("export", exported.run.id, tmp_path / "model", "--client", "7")
     assert "there is no state of client 7 here, only of: 0 and 1\n" in refused.stderr
-    done = splitmix("export", exported.run.id, tmp_path / "model", "--client", "1")
-    assert "after round 1, with the segment of client 1\n" in done.stdout
+    completed = splitmix("export", exported.run.id, tmp_path / "model", "--client", "1")
+    assert "after round 1, with the segment of client 1\n" in completed.stdout
     model = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
     with torch.no_grad():
         logits = model(first_images())
@@ -165,9 +165,9 @@ def test_models_that_timm_has_not_are_exported_in_segments(
     reason: str,
 ) -> None:
     exported = make(strategy, **values)
-    done = splitmix("export", exported.run.id, tmp_path / "model")
-    assert done.exit_code == 0, done.output
-    assert reason in done.stdout
+    completed = splitmix("export", exported.run.id, tmp_path / "model")
+    assert completed.exit_code == 0, completed.output
+    assert reason in completed.stdout
     assert reason in (tmp_path / "model" / "README.md").read_text()
     assert not (tmp_path / "model" / "model.safetensors").exists()
     lower, upper = load_segments(tmp_path / "model")
@@ -184,7 +184,7 @@ def test_the_card_says_where_a_model_comes_from(
     assert splitmix("export", exported.run.id, tmp_path / "model").exit_code == 0
     card = (tmp_path / "model" / "README.md").read_text()
     row = exported.run.rows[-1]
-    for said in (
+    for sentence in (
         "# vit_tiny_patch16_224, trained by DPCutMixSFL",
         f"Run `{exported.run.id}` after round 1 of 1.",
         "Images are grey, resized (bilinear) to 28 x 28 pixels, padded with black to 32 x 32, "
@@ -196,7 +196,7 @@ def test_the_card_says_where_a_model_comes_from(
         f"Epsilon: {epsilon_text(row['epsilon'])} at delta 1e-05",
         "The lower segment was averaged over the clients, which no epsilon covers.",
     ):
-        assert said in card
+        assert sentence in card
     assert splitmix("export", make("CutMixSFL").run.id, tmp_path / "other").exit_code == 0
     card = (tmp_path / "other" / "README.md").read_text()
     assert "Epsilon: none is accounted for" in card
@@ -231,7 +231,7 @@ def test_a_model_of_several_labels_predicts_each_by_itself(
     assert splitmix("export", exported.run.id, folder).exit_code == 0
     assert json.loads((folder / "splitmix.json").read_text())["multi_label"] is True
     assert "may have several of them" in (folder / "README.md").read_text()
-    done = splitmix("predict", folder, pictures[0], "--format", "json")
-    assert done.exit_code == 0, done.output
-    (said,) = json.loads(done.stdout)
-    assert sum(said["classes"].values()) > 1.5  # ten probabilities near a half, not one in all
+    completed = splitmix("predict", folder, pictures[0], "--format", "json")
+    assert completed.exit_code == 0, completed.output
+    (answer,) = json.loads(completed.stdout)
+    assert sum(answer["classes"].values()) > 1.5  # ten probabilities near a half, not one in all

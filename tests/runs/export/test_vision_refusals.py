@@ -43,10 +43,10 @@ def test_damaged_weights_are_named_with_a_remedy(
             weights.unlink()
         case _:
             save_file({"weight": torch.zeros(1)}, weights)
-    done = splitmix("predict", tmp_path / "model", pictures[0])
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.output
-    assert str(weights) in done.stderr
-    assert "; export the run again" in done.stderr
+    refused = splitmix("predict", tmp_path / "model", pictures[0])
+    assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1), refused.output
+    assert str(weights) in refused.stderr
+    assert "; export the run again" in refused.stderr
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -61,8 +61,10 @@ def test_weights_that_are_not_finite_predict_nothing(
     tensors[name].view(-1)[0] = value
     save_file(tensors, weights)
     refused = splitmix("predict", tmp_path / "model", pictures[0])
-    said = f"cannot read {weights}: its weights {name} have NaN or infinite numbers; export the run"
-    assert (refused.exit_code, refused.stderr) == (1, f"{said} again\n")
+    message = (
+        f"cannot read {weights}: its weights {name} have NaN or infinite numbers; export the run"
+    )
+    assert (refused.exit_code, refused.stderr) == (1, f"{message} again\n")
 
 
 @pytest.mark.parametrize("differences", [[0.5, 0.0], [math.nan, 0.0], [0.0, math.nan]], ids=str)
@@ -77,10 +79,10 @@ def test_an_onnx_file_that_computes_otherwise_is_refused(
     computed = iter(differences)
     monkeypatch.setattr(onnx_file, "_difference", lambda *arguments: next(computed))
     monkeypatch.setattr(torch.onnx, "export", lambda *arguments, **options: None)
-    done = splitmix("export", make("CutMixSFL").run.id, tmp_path / "model", "--onnx")
-    assert done.exit_code == 1
-    assert "the ONNX file computes otherwise than torch: logits differ by " in done.stderr
-    assert done.stderr.endswith(" 0.5\n" if 0.5 in differences else " nan\n")
+    refused = splitmix("export", make("CutMixSFL").run.id, tmp_path / "model", "--onnx")
+    assert refused.exit_code == 1
+    assert "the ONNX file computes otherwise than torch: logits differ by " in refused.stderr
+    assert refused.stderr.endswith(" 0.5\n" if 0.5 in differences else " nan\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -114,11 +116,11 @@ def test_a_file_that_onnxruntime_cannot_run_is_refused_in_a_sentence(
 
     monkeypatch.setattr(onnx_file, "_difference", fail)
     monkeypatch.setattr(torch.onnx, "export", lambda *arguments, **options: None)
-    done = splitmix("export", make("CutMixSFL").run.id, tmp_path / "model", "--onnx")
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    refused = splitmix("export", make("CutMixSFL").run.id, tmp_path / "model", "--onnx")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
     assert (
         "cannot run the ONNX file that torch makes of this model (ExporterError): export it"
-        in done.stderr
+        in refused.stderr
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -141,9 +143,9 @@ def test_nothing_is_overwritten_unasked(make: Make, splitmix: Splitmix, tmp_path
     assert splitmix("export", run.id, folder, "--force").exit_code == 0
     assert not (folder / "model.onnx").exists()
     assert (folder / "mine.txt").read_text() == "mine"
-    taken = tmp_path / "file"
-    taken.touch()
-    refused = splitmix("export", run.id, taken, "--force")
+    plain_file = tmp_path / "file"
+    plain_file.touch()
+    refused = splitmix("export", run.id, plain_file, "--force")
     assert "is not a folder; the model needs one" in refused.stderr
     assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "model"]
 
@@ -168,14 +170,14 @@ def test_what_is_wrong_is_one_sentence(
         ): "x.png cannot be read as a picture: No",
     }
     for arguments, sentence in cases.items():
-        said = splitmix(*arguments)
-        assert said.exit_code == 1
-        assert sentence in said.stderr
-        assert said.stderr.count("\n") == 1
+        refused = splitmix(*arguments)
+        assert refused.exit_code == 1
+        assert sentence in refused.stderr
+        assert refused.stderr.count("\n") == 1
     (tmp_path / "model" / "lower.safetensors").write_bytes(b"nonsense")
-    said = splitmix("predict", tmp_path / "model", pictures[0])
-    assert said.exit_code == 1
-    assert "lower.safetensors" in said.stderr
+    refused = splitmix("predict", tmp_path / "model", pictures[0])
+    assert refused.exit_code == 1
+    assert "lower.safetensors" in refused.stderr
 
 
 def test_an_interrupted_export_leaves_nothing(
@@ -207,11 +209,11 @@ def test_a_full_disk_is_named_with_a_remedy(make: Make, tmp_path: Path) -> None:
         "app()\n"
     )
     run, folder = make("CutMixSFL").run, tmp_path / "model"
-    asked = ["export", run.id, str(folder), "--run-dir", str(run.path.parents[1])]
-    done = subprocess.run(
-        [sys.executable, "-c", script, *asked], capture_output=True, text=True, check=False
+    arguments = ["export", run.id, str(folder), "--run-dir", str(run.path.parents[1])]
+    process = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (
+    assert (process.returncode, process.stderr) == (
         1,
         f"{folder} cannot be written (File too large); choose a folder on a disk with room\n",
     )
@@ -235,10 +237,10 @@ def test_a_terminated_export_leaves_nothing(
     monkeypatch.setattr("flwr_splitmix.runs.export.vision.save", terminated)
     before = signal.signal(number, lambda number, frame: missed.append(number))
     try:
-        done = splitmix("export", make("CutMixSFL").run.id, tmp_path / "model")
+        completed = splitmix("export", make("CutMixSFL").run.id, tmp_path / "model")
     finally:
         signal.signal(number, before)
-    assert (missed, done.exit_code) == ([], 130)
+    assert (missed, completed.exit_code) == ([], 130)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -261,9 +263,9 @@ def test_a_configuration_that_does_not_fit_the_checkpoint_is_said(
     changed: dict[str, Any], make: Make, splitmix: Splitmix, tmp_path: Path
 ) -> None:
     run = make("CutMixSFL").run
-    kept = tmp_path / "runs" / run.id
-    shutil.copytree(run.path, kept)
-    (kept / "config.json").write_text(json.dumps({**run.config, **changed}))
+    copy = tmp_path / "runs" / run.id
+    shutil.copytree(run.path, copy)
+    (copy / "config.json").write_text(json.dumps({**run.config, **changed}))
     refused = splitmix("export", run.id, tmp_path / "model", "--run-dir", tmp_path)
     assert (refused.exit_code, refused.stderr) == (
         1,

@@ -78,7 +78,7 @@ def test_runs_of_several_versions_are_noted(tmp_path: Path) -> None:
         run.write_summary({**(run.summary or {}), "versions": versions})
     note = "They are of several versions: flwr-splitmix 0.1.0 and 0.2.0."
     assert note in compare(runs).notes
-    assert not any("versions" in said for said in compare(runs[1:]).notes)
+    assert not any("versions" in text for text in compare(runs[1:]).notes)
 
 
 @pytest.mark.parametrize(

@@ -140,10 +140,10 @@ def test_what_the_server_saw_adds_up_to_the_bytes_of_the_run(one: tuple[str, Run
         "smashed: float64 (4, " in row[1] and "labels: float64 (4, 3)" in row[1] for row in rows
     )
     for direction, column in (("up", "uplink_bytes"), ("down", "downlink_bytes")):
-        seen = sum(
+        nbytes = sum(
             k["bytes"] for k in kinds if (k["phase"], k["direction"]) == ("train", direction)
         )
-        assert seen == sum(row[column] for row in run.rows)
+        assert nbytes == sum(row[column] for row in run.rows)
 
 
 def test_the_epsilon_stands_with_its_words(one: tuple[str, Run]) -> None:
