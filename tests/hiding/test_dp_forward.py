@@ -28,7 +28,7 @@ ORDER = Order(0, 7, 1, 1)
 TOY = TextToy(clients=1, tests=6, dropout=0.0)
 
 
-def sent(hiding: DPForward, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
+def message_and_states(hiding: DPForward, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
     """Return the message of a batch, and the head's hidden states."""
     (client,) = replace(TOY, hiding=lambda: hiding).clients_for(repeatable_secrets=False)
     client.attach(ORDER, None)
@@ -132,12 +132,12 @@ def test_where_the_tail_alone_learns_and_is_not_scored_nothing_tells_of_labels()
 
 def test_a_text_is_clipped_as_a_whole_and_what_it_holds_behind_its_end_is_nothing() -> None:
     hiding = DPForward(epsilon=1e9, clip_norm=0.5)
-    message, hidden = sent(hiding, BATCH)
+    message, hidden = message_and_states(hiding, BATCH)
     real = hidden * BATCH.mask.unsqueeze(-1)
     lengths = torch.linalg.vector_norm(real, dim=(1, 2), keepdim=True)
     assert (lengths > 0.5).all()
     torch.testing.assert_close(message, 0.5 * real / lengths, atol=1e-3, rtol=0)
-    whole, hidden = sent(DPForward(epsilon=1e9, clip_norm=1e3), BATCH)
+    whole, hidden = message_and_states(DPForward(epsilon=1e9, clip_norm=1e3), BATCH)
     torch.testing.assert_close(
         whole, hidden * BATCH.mask.unsqueeze(-1), atol=1.0, rtol=0
     )  # none is that long
@@ -146,7 +146,7 @@ def test_a_text_is_clipped_as_a_whole_and_what_it_holds_behind_its_end_is_nothin
 def test_the_noise_has_its_sigma_at_every_place_and_is_new_each_time() -> None:
     wide = replace(BATCH, inputs=BATCH.inputs.repeat(200, 1), mask=BATCH.mask.repeat(200, 1))
     hiding = DPForward(clip_norm=2.0)
-    message, hidden = sent(hiding, wide)
+    message, hidden = message_and_states(hiding, wide)
     real = hidden * wide.mask.unsqueeze(-1)
     lengths = torch.linalg.vector_norm(real, dim=(1, 2), keepdim=True)
     noise = message - real / (lengths / 2.0).clamp(min=1)

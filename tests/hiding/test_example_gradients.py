@@ -275,11 +275,11 @@ def test_the_gradient_in_bfloat16_is_rounded_once_behind_the_noise(
     client.attach(ORDER, None)
     noised: list[torch.Tensor] = []
 
-    def kept(tensor: torch.Tensor, sigma: float) -> torch.Tensor:
+    def without_noise(tensor: torch.Tensor, sigma: float) -> torch.Tensor:
         noised.append(tensor)
         return tensor
 
-    monkeypatch.setattr("flwr_splitmix.hiding.dp_sgd.add_noise", kept)
+    monkeypatch.setattr("flwr_splitmix.hiding.dp_sgd.add_noise", without_noise)
     batch = MaskedBatch.of(client.batches.next_batch(0, 0), client.device)
     learned = step(client, batch, toy.server().bfloat16())
     assert {total.dtype for total in noised} == {torch.float32}

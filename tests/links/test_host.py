@@ -23,7 +23,7 @@ from flwr_splitmix.data.examples import fetch
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.links.errors import public_sentence, sentence
 from flwr_splitmix.links.host import ClientHost
-from flwr_splitmix.links.host import build as made
+from flwr_splitmix.links.host import build as build_client
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.mixers import FullShare
 from flwr_splitmix.runs.checkpoints import ClientStore
@@ -227,7 +227,7 @@ def test_a_client_fn_that_exits_is_a_failure() -> None:
     host = ClientHost()
     context: Any = None
     with pytest.raises(WrappedError, match=r"^client_fn raised SystemExit; the log") as caught:
-        host.attach(ticket(), lambda: made(lambda _: sys.exit("bad node"), context), None)
+        host.attach(ticket(), lambda: build_client(lambda _: sys.exit("bad node"), context), None)
     assert caught.value.whole == "client_fn raised SystemExit: bad node"
 
 
@@ -244,7 +244,7 @@ def test_an_error_of_a_clients_own_time_limit_is_a_failure_like_any_other() -> N
 
     context: Any = None
     with pytest.raises(WrappedError, match=r"^client_fn raised TimeoutError; the log"):
-        ClientHost().attach(ticket(), lambda: made(client_fn, context), None)
+        ClientHost().attach(ticket(), lambda: build_client(client_fn, context), None)
 
 
 def test_errors_become_one_line() -> None:

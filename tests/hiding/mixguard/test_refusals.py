@@ -102,7 +102,7 @@ def test_supports_that_are_the_same_text_are_warned_of(
 def test_a_text_that_leaves_no_room_for_secret_tokens_is_named_at_once(name: str) -> None:
     """A public one would otherwise end a run in the step that draws it as a support."""
 
-    def made(longest: int, pad_to: int | None = None) -> MixGuardClient:
+    def client_with(longest: int, pad_to: int | None = None) -> MixGuardClient:
         texts = [torch.full((length,), 2) for length in (3, longest, 5)]
         sets = {"data": TOY.texts(0, 4), "public": TOY.texts(1, 4)}
         sets[name] = TextSet(texts, texts, pad_to=pad_to)
@@ -110,13 +110,13 @@ def test_a_text_that_leaves_no_room_for_secret_tokens_is_named_at_once(name: str
         parts = TOY.head(), TOY.tail(), sets["data"], sets["public"]
         return MixGuardClient(*parts, vocab_size=23, options=options, device="cpu")
 
-    made(30).attach(ORDER, None)
+    client_with(30).attach(ORDER, None)
     with pytest.raises(
         ValueError, match=f"{name} has texts of up to 31 .* at most 30, .*: cut the"
     ):
-        made(31)
+        client_with(31)
     with pytest.raises(ValueError, match=f"{name} has texts of up to 32 tokens with"):
-        made(30, pad_to=32)
+        client_with(30, pad_to=32)
 
 
 def test_a_batch_that_leaves_no_room_for_secret_tokens_is_named() -> None:

@@ -131,7 +131,7 @@ class Server:
         (message,) = messages_to([100 + index], content, "train", in_run=False)
         self.replies[index] = APP(message, context).content
 
-    def sent(self, client: int) -> bool:
+    def has_uploaded(self, client: int) -> bool:
         """Return whether a node has uploaded smashed data."""
         entries = read_journal(self.folder / f"audit-{client}.jsonl")
         return any(entry["exchange"] == "step" and entry.get("bytes") for entry in entries)
@@ -170,8 +170,8 @@ def test_a_server_does_not_get_an_upload_by_silencing_the_other_node(server: Ser
         "others; an honest ServerApp gives all nodes the same, so either the ServerApp or this",
     ):
         server.round(1, {0: WEIGHTS_OF_RUN, 1: ZEROS})
-    assert not server.sent(0)
-    assert not server.sent(1)
+    assert not server.has_uploaded(0)
+    assert not server.has_uploaded(1)
     assert "another lower segment" in str(server.replies[1].config_records[RECORD]["error"])
 
 
@@ -179,7 +179,7 @@ def test_the_nodes_that_got_the_same_go_on_without_the_others(server: Server) ->
     failures, mixture = server.round(1, {0: ZEROS, 1: WEIGHTS_OF_RUN, 2: WEIGHTS_OF_RUN})
     assert failures.keys() == {"0"}
     assert mixture["labels"].sum(0)[0] == 0
-    assert [server.sent(client) for client in (0, 1, 2)] == [False, True, True]
+    assert [server.has_uploaded(client) for client in (0, 1, 2)] == [False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_node_that_does_not_train_is_not_mixed_with_one_that_does(server: Serv
     server.round(1, same((1, 2)), gradient=1e-30, **config)
     with pytest.raises(LinkError, match="client 1 has another allow-training than the others"):
         server.round(2, same((0, 1)), **config)
-    assert not server.sent(0)
+    assert not server.has_uploaded(0)
 
 
 def test_nodes_that_do_not_train_go_on_without_the_others(server: Server) -> None:

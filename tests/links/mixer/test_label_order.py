@@ -76,27 +76,29 @@ def test_a_node_that_goes_where_the_server_says_draws_the_runs_order_and_its_lab
 class Remembers(OneAtATime):
     """Remembers which examples were in its batches."""
 
-    seen: ClassVar[dict[int, list[list[int]]]] = {}
+    drawn_batches: ClassVar[dict[int, list[list[int]]]] = {}
 
     @exchange
     def step(self, **arguments: Any) -> dict[str, Any]:
         before = self.batches.drawn
         reply = super().step(**arguments)
         if self.batches.drawn > before:
-            self.seen.setdefault(self.order.client, []).append(self.batches.indices.tolist())
+            self.drawn_batches.setdefault(self.order.client, []).append(
+                self.batches.indices.tolist()
+            )
         return reply
 
 
 def batches_of(mixer: MixerServer, link: MixerLink, folder: Path, rounds: int) -> Any:
     """Return, by client, the examples of all its batches in rounds of two steps."""
-    Remembers.seen.clear()
+    Remembers.drawn_batches.clear()
     strategy = MixupSL(TOY.upper(), link=link, device="cpu", seed=SEED, steps_per_round=2)
     app = toy_app(TOY, kind=Remembers, optimizer=adamw(0.01), repeatable_secrets=False)
     config = {"state-dir": str(folder), "link-via": mixer.address}
     grid = FakeGrid(app, TOY.clients, **config)
     start(strategy, grid, rounds, TOY)
     grid.wait()
-    return dict(Remembers.seen)
+    return dict(Remembers.drawn_batches)
 
 
 def test_the_order_is_one_over_rounds_and_mixers_and_another_in_each_run(

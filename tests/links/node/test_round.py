@@ -66,7 +66,7 @@ def test_a_nodes_limit_ends_a_run_that_knows_nothing_of_it(tmp_path: Path) -> No
     assert uploads[0] > 10 > uploads[1]
 
 
-def kept(nodes: Path) -> tuple[int, dict[str, Any]]:
+def stored_state(nodes: Path) -> tuple[int, dict[str, Any]]:
     stored = ClientStore(nodes / "psl-1").load(0)
     assert stored is not None
     return stored[0], stored[2]
@@ -80,7 +80,7 @@ def charged(nodes: Path) -> str:
 def test_who_is_left_out_keeps_what_it_has_sent(tmp_path: Path) -> None:
     with pytest.raises(LinkError, match="client 0: RuntimeError"):
         run(tmp_path, kind=FailsInStep, privacy=PrivacyBudget())
-    server_round, meta = kept(tmp_path)
+    server_round, meta = stored_state(tmp_path)
     assert (server_round, meta["drawn"]) == (1, 2)
     assert "training" in charged(tmp_path)
 

@@ -21,11 +21,11 @@ from tests.links.fake_grid import FakeGrid
 def link(monkeypatch: pytest.MonkeyPatch) -> RayLink:
     """Return a link whose only host is never called."""
 
-    def made(content: RecordDict, *, dst_node_id: int, message_type: str) -> Message:
+    def request(content: RecordDict, *, dst_node_id: int, message_type: str) -> Message:
         (message,) = messages_to([dst_node_id], content, message_type, in_run=False)
         return message
 
-    monkeypatch.setattr(ray_link, "Message", made)
+    monkeypatch.setattr(ray_link, "Message", request)
     link = RayLink(attach_timeout=60)
     monkeypatch.setattr(link.hosts, "replace_lost", lambda: None)
     monkeypatch.setattr(link.hosts, "of", lambda client: SimpleNamespace(name="host", handle=None))

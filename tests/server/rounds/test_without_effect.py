@@ -36,7 +36,7 @@ class OwnFedAvg(Evaluates, FedAvg):
     """An aggregator with that method."""
 
 
-def said(
+def warnings_about(
     caplog: pytest.LogCaptureFixture,
     word: str,
     kind: type[SplitStrategy] = SFL,
@@ -66,7 +66,7 @@ def said(
 def test_an_aggregation_of_evaluations_that_nothing_calls(
     strategy: Any, options: dict[str, Any], named: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert said(caplog, "aggregate_evaluate", strategy, **options) == [
+    assert warnings_about(caplog, "aggregate_evaluate", strategy, **options) == [
         f"{name}.aggregate_evaluate is never called: an evaluation is computed over the link, not "
         "from replies; an observer gets its result in on_round"
         for name in named
@@ -94,8 +94,8 @@ class OldFedAvg(Old, FedAvg):
 def test_methods_of_an_older_flower_that_nothing_calls(caplog: pytest.LogCaptureFixture) -> None:
     aggregator = OldFedAvg(min_train_nodes=1, min_available_nodes=1)
     for name, warnings in (
-        ("OldSFL", said(caplog, "_fit", OldSFL)),
-        ("OldFedAvg", said(caplog, "_fit", aggregator=aggregator)),
+        ("OldSFL", warnings_about(caplog, "_fit", OldSFL)),
+        ("OldFedAvg", warnings_about(caplog, "_fit", aggregator=aggregator)),
     ):
         assert warnings == [
             f"{name}.{old}_fit is never called: in flwr.serverapp.strategy its name is {old}_train"
@@ -113,11 +113,11 @@ class Reports(SplitClient):
 
 @pytest.mark.parametrize("strategy", [PSL, SFL])
 def test_metrics_that_their_names_exclude(strategy: Any, caplog: pytest.LogCaptureFixture) -> None:
-    assert said(caplog, "metrics", strategy, Reports) == [
+    assert warnings_about(caplog, "metrics", strategy, Reports) == [
         "left out of the run's metrics: 'gradNorm' and 'top 1'; the name of a client's metric "
         "begins with a lower-case letter, and has at most 40 more, digits, '_' or '-'"
     ]
-    assert said(caplog, "metrics", strategy) == []
+    assert warnings_about(caplog, "metrics", strategy) == []
 
 
 class OneReports(SplitClient):
@@ -130,7 +130,7 @@ class OneReports(SplitClient):
 
 
 def test_a_single_client_floods_no_log(caplog: pytest.LogCaptureFixture) -> None:
-    assert said(caplog, "gradNorm", PSL, OneReports) == []
+    assert warnings_about(caplog, "gradNorm", PSL, OneReports) == []
 
 
 def reports(**metrics: float) -> type[SplitClient]:
@@ -147,18 +147,18 @@ def reports(**metrics: float) -> type[SplitClient]:
 @pytest.mark.parametrize("strategy", [PSL, SFL])
 def test_metrics_that_share_a_column(strategy: Any, caplog: pytest.LogCaptureFixture) -> None:
     """One of the two is in no row."""
-    assert said(caplog, "column", strategy, reports(own__norm=1.0, own_norm=2.0)) == [
+    assert warnings_about(caplog, "column", strategy, reports(own__norm=1.0, own_norm=2.0)) == [
         "the clients' metrics 'own-norm' and 'own_norm' share the column train_own_norm, which has "
         "the latter; give one another name"
     ]
-    assert said(caplog, "column", strategy, reports(own__norm=1.0, norm=2.0)) == []
+    assert warnings_about(caplog, "column", strategy, reports(own__norm=1.0, norm=2.0)) == []
 
 
 @pytest.mark.parametrize("strategy", [PSL, SFL])
 def test_a_loss_of_clients_beside_the_servers(
     strategy: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert said(caplog, "column", strategy, reports(train__loss=1.0, loss=2.0)) == [
+    assert warnings_about(caplog, "column", strategy, reports(train__loss=1.0, loss=2.0)) == [
         "the clients' metric 'train-loss' has no column: the loss of this run is computed at the "
         "server; give it another name"
     ]
@@ -174,4 +174,4 @@ def test_a_link_that_fit_does_not_use(caplog: pytest.LogCaptureFixture) -> None:
         "PSL was given a StreamLink as its link, which fit does not use: clients of this process "
         "are called directly, and nothing is rounded on the way"
     ]
-    assert said(caplog, "link") == []
+    assert warnings_about(caplog, "link") == []

@@ -18,18 +18,18 @@ TOY = Toy()
 class RareClassesCount(nn.Module):
     """Cross-entropy, weighted by the classes' shares in the batches so far."""
 
-    seen: Tensor
+    class_counts: Tensor
 
     def __init__(self, counts: bool) -> None:
         super().__init__()
         self.counts = counts
-        self.register_buffer("seen", torch.ones(3, dtype=torch.float64))
+        self.register_buffer("class_counts", torch.ones(3, dtype=torch.float64))
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the losses (b,)."""
         if self.counts:
-            self.seen += targets.sum(0).detach()
-        weight = self.seen.sum() / self.seen
+            self.class_counts += targets.sum(0).detach()
+        weight = self.class_counts.sum() / self.class_counts
         return -(targets * weight * logits.log_softmax(1)).sum(1)
 
 

@@ -124,7 +124,7 @@ def test_law_5_and_law_6(tmp_path: Path) -> None:
 class Slow(OneAtATime):
     """The client of index 0 waits before each upload, of which it is told the step's number."""
 
-    kept: ClassVar[dict[int, Any]] = {}
+    final_weights: ClassVar[dict[int, Any]] = {}
     waits: ClassVar[Callable[[int], object]]
 
     def run(self, *arguments: Any) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Slow(OneAtATime):
         return super().run(*arguments)
 
     def release(self) -> Any:
-        self.kept[self.order.client] = self.weights()
+        self.final_weights[self.order.client] = self.weights()
         return super().release()
 
 
@@ -149,7 +149,7 @@ def over_stream(strategy: SplitStrategy, waits: Callable[[int], object]) -> Fake
     grid = FakeGrid(toy_app(TOY, kind, optimizer=sgd(), shares=strategy.mixer.shares), TOY.clients)
     link = StreamLink(address="127.0.0.1:0", attach_timeout=60, step_timeout=60)
     strategy.link = OnFakeGrid(link, grid)
-    Slow.kept = {}
+    Slow.final_weights = {}
     strategy.start(None, to_arrays(TOY.lower().state_dict()), 1)  # type: ignore[arg-type]
     grid.wait()
     return grid
@@ -170,7 +170,7 @@ def test_law_1_over_a_stream_with_a_slow_client(name: str) -> None:
     if name == "PSL":
         assert lasts == [0, 0, 0]
         assert any(order != sorted(order) for order in watch.orders)
-    check_equals_whole(strategy, [Slow.kept[c] for c in range(TOY.clients)], watch)
+    check_equals_whole(strategy, [Slow.final_weights[c] for c in range(TOY.clients)], watch)
 
 
 @pytest.mark.usefixtures("_outside_of_a_run")

@@ -21,7 +21,9 @@ LEFT_OVER = partial(CutMixSL, k=2, leftover="skip")
 IN_PARTS = partial(PSL, micro_batches=2, server_update="sum")
 
 
-def told(make: Any, monkeypatch: pytest.MonkeyPatch, rounds: int = 2) -> dict[LowerEnd, list[bool]]:
+def last_flags(
+    make: Any, monkeypatch: pytest.MonkeyPatch, rounds: int = 2
+) -> dict[LowerEnd, list[bool]]:
     """Return, for each lower segment, whether each of its steps was said to be a round's last."""
     flags: dict[LowerEnd, list[bool]] = {}
     step = LowerEnd.step
@@ -44,11 +46,11 @@ def test_a_rounds_last_step_and_no_other_waits_for_an_accelerator(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call without a plan does not pass for the last one, and a batch in parts has one."""
-    for lasts in told(make, monkeypatch).values():
+    for lasts in last_flags(make, monkeypatch).values():
         assert lasts == [*[False] * (STEPS - 1), True] * 2
 
 
 def test_who_is_left_over_in_the_last_steps_is_told_with_its_own_last_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert all(lasts[-1] for lasts in told(LEFT_OVER, monkeypatch, rounds=1).values())
+    assert all(lasts[-1] for lasts in last_flags(LEFT_OVER, monkeypatch, rounds=1).values())

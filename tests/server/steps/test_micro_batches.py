@@ -153,10 +153,10 @@ def make(parts: Any, watch: Watch, steps: int = 3, min_nodes: int = 2) -> PSL:
 class Kept(OneAtATime):
     """Keeps what its segment was at the end of a round."""
 
-    kept: ClassVar[dict[int, Any]] = {}
+    final_weights: ClassVar[dict[int, Any]] = {}
 
     def release(self) -> Any:
-        self.kept[self.order.client] = self.weights()
+        self.final_weights[self.order.client] = self.weights()
         return super().release()
 
     def run(self, *arguments: Any) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def over_stream(
 def _outside_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give questions explicit metadata; without it they can be made inside a run only."""
     monkeypatch.setattr(directory, "_question", question)
-    Kept.kept = {}
+    Kept.final_weights = {}
 
 
 class Killed(Kept):
@@ -254,7 +254,7 @@ def test_connections_that_break_between_two_parts_change_nothing(tmp_path: Path)
         "upper", in_process.upper.module.state_dict(), streamed.upper.module.state_dict()
     )
     for client, local_client in enumerate(local):
-        check_same_tensors(f"client {client}", local_client.weights(), Kept.kept[client])
+        check_same_tensors(f"client {client}", local_client.weights(), Kept.final_weights[client])
 
 
 def test_a_client_that_cannot_be_cut_says_so_and_what_to_do() -> None:
