@@ -88,7 +88,7 @@ def joint_ways(view: View, public: Pictures, budget: Budget, seed: int) -> list[
     divide = joint_parts(view, public, painter, budget, seed)
     if divide is None or painter is None:
         return []
-    # The ways differ in what they paint: equal queries are of the same tensors.
+    # The ways differ in what they paint, and ask about the same queries.
     return painted_ways(view, lru_cache(REMEMBERED)(divide), painter)
 
 

@@ -79,9 +79,11 @@ class Example:
         return Example(**parts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Query:
     """Rows of a release, for each of which one image is sought.
+
+    Two queries are equal if they hold the same tensor objects, so that answers can be cached.
 
     Parameters
     ----------
@@ -103,6 +105,15 @@ class Query:
     member: int | None
     labels: Tensor | None = None
     noise: Tensor | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Query) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[int | None, ...]:
+        return self.member, *map(id, (self.tokens, self.mask, self.labels, self.noise))
 
 
 def queries(release: Release, knowledge: Knowledge) -> list[Query]:
