@@ -15,7 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from flwr_splitmix.files import check_regular, marked, unmarked, write_atomic
+from flwr_splitmix.files.json_values import marked, unmarked
+from flwr_splitmix.files.reading import check_regular
+from flwr_splitmix.files.writing import write_atomic
 from flwr_splitmix.words import with_article
 
 _META = "splitmix"

@@ -15,20 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from flwr_splitmix.files import (
-    append_line,
-    expanded,
-    flush_folder,
-    home_folder,
-    write_atomic,
-    write_json,
-)
+from flwr_splitmix.files.home import expanded, home_folder
+from flwr_splitmix.files.writing import append_line, flush_folder, write_atomic, write_json
 
 
 def test_a_refused_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     script = (
         "import resource, signal, sys, pathlib\n"
-        "from flwr_splitmix.files import write_atomic\n"
+        "from flwr_splitmix.files.writing import write_atomic\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "try: write_atomic(pathlib.Path(sys.argv[1]), bytes(1001))\n"

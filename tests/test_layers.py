@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "flwr_splitmix"
 
 NEUTRAL = {
-    "seeding", "schedule", "optimizers", "optimizer_state", "files", "file_names", "finite",
+    "seeding", "schedule", "optimizers", "optimizer_state", "files", "finite",
     "storage", "device", "extras", "labels", "limits", "once", "overriding", "private_names",
     "values", "words", "errors",
 }  # fmt: skip
@@ -27,7 +27,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "schedule": {"errors", "values"},
     "optimizers": {"schedule", "once", "storage", "optimizer_state", "values", "words"},
     "files": set(),
-    "file_names": set(),
     "storage": {"files", "words"},
     "once": set(),
     "private_names": set(),
@@ -53,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # what shares cost: `privacy` knows no mixers, and `mixers` no ledgers
     "accounting": {"description", "mixers", "privacy", "once", "values", "words"},
     "segments": {
-        "seeding", "optimizers", "files", "file_names", "finite", "extras", "limits", "pretrained",
+        "seeding", "optimizers", "files", "finite", "extras", "limits", "pretrained",
         "private_names", "values", "words", "errors",
     },
     "data": {
@@ -63,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hiding": {"data", "scoring", "privacy", *NEUTRAL},
     # exports, their cards
     "runs": {
-        "files", "file_names", "finite", "storage", "segments", "data", "methods", "extras",
+        "files", "finite", "storage", "segments", "data", "methods", "extras",
         "values", "words",
     },
     "clients": {

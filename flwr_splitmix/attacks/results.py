@@ -16,7 +16,7 @@ from flwr_splitmix.attacks.fitted import AnyView
 from flwr_splitmix.attacks.gallery import Reconstructions
 from flwr_splitmix.attacks.running.request import AttackRequest
 from flwr_splitmix.attacks.scoring.intervals import Measure
-from flwr_splitmix.files import write_atomic, write_json
+from flwr_splitmix.files.writing import write_atomic, write_json
 from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.runs.damage import read_object, unreadable
 

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flwr_splitmix.files import write_atomic
+from flwr_splitmix.files.writing import write_atomic
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.reports.words import NOTHING
 from flwr_splitmix.words import printable

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from flwr_splitmix.events import EvaluationResult, Exchange, RoundBegun, RoundDone, StepDone
-from flwr_splitmix.files import strict_json
+from flwr_splitmix.files.json_values import strict_json
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.once import Once
 from flwr_splitmix.runs.epsilon import epsilon_of

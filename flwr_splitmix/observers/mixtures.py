@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.events import RoundBegun, RoundDone, RunStarted, StepDone
-from flwr_splitmix.files import write_json
+from flwr_splitmix.files.writing import write_json
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.observers.observer import Observer
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from flwr_splitmix.events import RoundBegun, RoundDone, RunEnded, RunStarted, StepDone
-from flwr_splitmix.files import write_atomic
+from flwr_splitmix.files.writing import write_atomic
 from flwr_splitmix.observers.observer import Observer
 
 FILE = "progress.json"

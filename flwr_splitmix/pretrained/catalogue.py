@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from flwr_splitmix.files import home_folder
+from flwr_splitmix.files.home import home_folder
 from flwr_splitmix.registries import Package
 
 __all__ = ["MODELS", "PretrainedModel", "located", "model_folder"]

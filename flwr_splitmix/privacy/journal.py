@@ -12,7 +12,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import check_regular, finite, flush_folder, write_all
+from flwr_splitmix.files.json_values import finite
+from flwr_splitmix.files.reading import check_regular
+from flwr_splitmix.files.writing import flush_folder, write_all
 
 CHECK = "check"
 """Key of each line's digest, which covers the digest of the line before."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import expanded
+from flwr_splitmix.files.home import expanded
 from flwr_splitmix.privacy.accountant import check_delta
 
 POLICY = "privacy-policy"

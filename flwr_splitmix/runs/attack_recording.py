@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import write_json
+from flwr_splitmix.files.writing import write_json
 from flwr_splitmix.runs.damage import read_object, unreadable
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.run import Run

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flwr_splitmix.files import append_line, read_whole
+from flwr_splitmix.files.reading import read_whole
+from flwr_splitmix.files.writing import append_line
 from flwr_splitmix.runs.damage import unreadable
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flwr_splitmix.files import flush_folder, remove_unfinished
+from flwr_splitmix.files.writing import flush_folder, remove_unfinished
 from flwr_splitmix.storage import OtherFormError, StorageError, load_tensors, save_tensors, under
 
 ROUND_NAMES, BETWEEN_NAMES = "round-*.safetensors", "between-*.safetensors"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import NOT_FINITE
+from flwr_splitmix.files.json_values import NOT_FINITE
 from flwr_splitmix.runs.damage import read_object, unreadable
 
 COLUMNS: dict[str, str | None] = {

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import marked, strict_json, write_json
+from flwr_splitmix.files.json_values import marked, strict_json
+from flwr_splitmix.files.writing import write_json
 from flwr_splitmix.runs.damage import read_config, read_object
 from flwr_splitmix.runs.metrics_file import Row
 from flwr_splitmix.words import printable

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import NOT_FINITE, read_json, unmarked
+from flwr_splitmix.files.json_values import NOT_FINITE, unmarked
+from flwr_splitmix.files.reading import read_json
 from flwr_splitmix.runs.errors import RunError
 
 _REMEDIES = {

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import write_json
+from flwr_splitmix.files.writing import write_json
 from flwr_splitmix.runs.columns import read_summary
 from flwr_splitmix.runs.damage import read_object
 from flwr_splitmix.runs.metrics_file import Row

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from flwr_splitmix.files import read_json, write_json
+from flwr_splitmix.files.reading import read_json
+from flwr_splitmix.files.writing import write_json
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.run import Run
 

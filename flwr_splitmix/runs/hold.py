@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from flwr_splitmix.files import write_all
+from flwr_splitmix.files.writing import write_all
 from flwr_splitmix.runs.errors import RunError
 
 log = logging.getLogger("flwr.splitmix")

@@ -7,14 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flwr_splitmix.files import (
-    append_line,
-    marked,
-    read_whole,
-    strict_json,
-    unmarked,
-    write_atomic,
-)
+from flwr_splitmix.files.json_values import marked, strict_json, unmarked
+from flwr_splitmix.files.reading import read_whole
+from flwr_splitmix.files.writing import append_line, write_atomic
 from flwr_splitmix.runs.columns import COLUMNS, check_types
 from flwr_splitmix.runs.damage import unreadable
 from flwr_splitmix.runs.errors import RunError

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import strict_json, write_atomic
+from flwr_splitmix.files.json_values import strict_json
+from flwr_splitmix.files.writing import write_atomic
 from flwr_splitmix.runs.damage import check_mixtures, check_record, read_object
 from flwr_splitmix.runs.metrics_file import Row
 

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import home_folder, write_json
+from flwr_splitmix.files.home import home_folder
+from flwr_splitmix.files.writing import write_json
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.words import printable
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flwr_splitmix.attacks.results import Kept, keep, kept_results, paper_note, title, write_rows
-from flwr_splitmix.files import write_json
+from flwr_splitmix.files.writing import write_json
 
 
 def kept(method: str, attack: str, **more: Any) -> Kept:

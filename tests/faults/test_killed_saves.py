@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flwr_splitmix.files import ABANDONED
+from flwr_splitmix.files.writing import ABANDONED
 from flwr_splitmix.links.node.state import forget_runs
 from flwr_splitmix.runs.checkpoints import CheckpointStore, ClientStore
 

@@ -11,7 +11,7 @@ from typing import Any
 from flwr_splitmix.apps.configuration.error import ConfigError, unknown_key
 from flwr_splitmix.apps.configuration.project import Kind, Project
 from flwr_splitmix.apps.configuration.toml import PLAIN, flatten, parse_toml
-from flwr_splitmix.files import read_whole
+from flwr_splitmix.files.reading import read_whole
 
 PATHS = {
     "dataset", "test-dataset", "public", "model", "run-dir",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from flwr_splitmix.apps.configuration.run_config import AppConfig
-from flwr_splitmix.files import finite
+from flwr_splitmix.files.json_values import finite
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import Checkpoint
 from flwr_splitmix.runs.epsilon import counts_mixtures, epsilon_facts

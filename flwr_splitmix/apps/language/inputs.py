@@ -10,7 +10,7 @@ from flwr_splitmix.apps.kept.inputs import INPUTS, check_unchanged
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.data import DataError
 from flwr_splitmix.data.texts.sets import classes_of_texts
-from flwr_splitmix.files import write_json
+from flwr_splitmix.files.writing import write_json
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.damage import read_object, unreadable
 

@@ -11,7 +11,7 @@ from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.data import DataError, ImageSets
 from flwr_splitmix.data.images.preprocessing import Preprocessing
-from flwr_splitmix.files import write_json
+from flwr_splitmix.files.writing import write_json
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.damage import read_object, unreadable
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from flwr_splitmix.cli.picture import check_name
 from flwr_splitmix.cli.terminal import console, fail, note, problem, table
-from flwr_splitmix.files import strict_json
+from flwr_splitmix.files.json_values import strict_json
 from flwr_splitmix.words import counted, data_size
 
 if TYPE_CHECKING:

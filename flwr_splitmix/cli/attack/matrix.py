@@ -27,7 +27,7 @@ from flwr_splitmix.experiments.privacy.kinds import Matrix
 from flwr_splitmix.experiments.privacy.matrices import IMAGES, TEXTS
 from flwr_splitmix.experiments.privacy.results import Result, results
 from flwr_splitmix.experiments.privacy.tasks import tasks_of, with_gates
-from flwr_splitmix.files import strict_json
+from flwr_splitmix.files.json_values import strict_json
 from flwr_splitmix.runs.places import check_writable
 from flwr_splitmix.runs.reports.words import duration
 from flwr_splitmix.words import counted

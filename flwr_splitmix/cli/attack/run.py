@@ -12,7 +12,7 @@ import typer
 from flwr_splitmix.cli.attack.budget import budgets
 from flwr_splitmix.cli.attack.measures import measures_table, plain_measure
 from flwr_splitmix.cli.terminal import RunDirectory, RunName, console
-from flwr_splitmix.files import strict_json
+from flwr_splitmix.files.json_values import strict_json
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.attack_recording import results_dir, trace_dir
 from flwr_splitmix.runs.selection import select_one

@@ -35,7 +35,7 @@ from flwr_splitmix.experiments.cells import dataset_name
 from flwr_splitmix.experiments.filter import choose
 from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.report import make_tables
-from flwr_splitmix.files import strict_json
+from flwr_splitmix.files.json_values import strict_json
 from flwr_splitmix.runs.places import check_writable
 from flwr_splitmix.words import counted
 

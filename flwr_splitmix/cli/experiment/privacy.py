@@ -16,7 +16,7 @@ from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
 from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyTable, make_table
-from flwr_splitmix.files import strict_json
+from flwr_splitmix.files.json_values import strict_json
 
 
 def on_privacy(names: Sequence[str]) -> bool:

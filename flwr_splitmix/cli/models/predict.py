@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flwr_splitmix.cli.terminal import console, say, table
-from flwr_splitmix.files import strict_json
+from flwr_splitmix.files.json_values import strict_json
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.reports.words import percent
 

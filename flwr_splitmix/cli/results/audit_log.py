@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from flwr_splitmix.cli.terminal import console, fail, say, table, text
-from flwr_splitmix.files import strict_json
+from flwr_splitmix.files.json_values import strict_json
 from flwr_splitmix.runs.reports.words import size
 from flwr_splitmix.words import counted, epsilon_text
 

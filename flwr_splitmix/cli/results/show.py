@@ -16,7 +16,7 @@ from flwr_splitmix.cli.terminal import (
     table,
     text,
 )
-from flwr_splitmix.files import strict_json
+from flwr_splitmix.files.json_values import strict_json
 from flwr_splitmix.methods import BY_NAME, MIXING
 from flwr_splitmix.runs import Row, Run
 from flwr_splitmix.runs.attack_recording import recording_of

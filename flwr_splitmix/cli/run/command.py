@@ -25,7 +25,7 @@ from flwr_splitmix.cli.terminal import (
     run_directory,
     terminated_as_interrupted,
 )
-from flwr_splitmix.files import home_folder
+from flwr_splitmix.files.home import home_folder
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.places import check_writable
 

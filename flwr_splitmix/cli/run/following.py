@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from flwr_splitmix.cli.terminal import drop_output
-from flwr_splitmix.files import read_json
+from flwr_splitmix.files.reading import read_json
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.flower_run import LOG, find_flower_run
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.images.sets import RawSets, Split
-from flwr_splitmix.files import check_regular
+from flwr_splitmix.files.reading import check_regular
 from flwr_splitmix.words import counted
 
 IMAGE_FILES = {"train": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}

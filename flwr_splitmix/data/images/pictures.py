@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flwr_splitmix.data.errors import DataError, import_extra
-from flwr_splitmix.files import check_regular
+from flwr_splitmix.files.reading import check_regular
 from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:

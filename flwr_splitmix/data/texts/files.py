@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.data.errors import DataError, MissingColumnError
-from flwr_splitmix.files import MOST_READ, check_regular
+from flwr_splitmix.files.reading import MOST_READ, check_regular
 from flwr_splitmix.words import counted
 
 KINDS = (".tsv", ".txt", ".csv", ".json", ".jsonl")

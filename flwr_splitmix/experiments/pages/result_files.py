@@ -20,7 +20,7 @@ from flwr_splitmix.experiments.pages.results import AnyExperiment, Results
 from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.scales import SCALES, scale_named
-from flwr_splitmix.files import write_atomic
+from flwr_splitmix.files.writing import write_atomic
 
 FOLDER = "results/data"
 """Folder of the result files, below that of the pages."""

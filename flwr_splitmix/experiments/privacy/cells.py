@@ -13,7 +13,8 @@ from typing import Any
 from flwr_splitmix.experiments.cells import ExperimentError, dataset_name
 from flwr_splitmix.experiments.privacy.kinds import AnyColumn, AnyRow, AnySize, Matrix
 from flwr_splitmix.experiments.privacy.matrices import IMAGES, MATRICES
-from flwr_splitmix.files import NOT_FINITE, home_folder
+from flwr_splitmix.files.home import home_folder
+from flwr_splitmix.files.json_values import NOT_FINITE
 from flwr_splitmix.runs.damage import damage_of, read_object
 
 _AGAIN = "remove it, and the cell is run again"

@@ -9,7 +9,7 @@ from flwr_splitmix.experiments.cells import as_options
 from flwr_splitmix.experiments.privacy.cells import Place
 from flwr_splitmix.experiments.privacy.kinds import AnyRow
 from flwr_splitmix.experiments.privacy.rows import Row
-from flwr_splitmix.files import write_json
+from flwr_splitmix.files.writing import write_json
 from flwr_splitmix.runs.damage import damage_of, read_object
 
 LADDER: dict[str, tuple[float, ...]] = {

@@ -29,7 +29,7 @@ from flwr_splitmix.experiments.privacy.sizes import Size
 from flwr_splitmix.experiments.privacy.special import averaged, some_classes
 from flwr_splitmix.experiments.privacy.tasks import Outcome, Task
 from flwr_splitmix.experiments.strategies import options_of
-from flwr_splitmix.files import write_json
+from flwr_splitmix.files.writing import write_json
 from flwr_splitmix.methods import BY_NAME
 
 _UNMIXED = ("NoMixing", "FrozenEdge", "Noisy(NoMixing)")

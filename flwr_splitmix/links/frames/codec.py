@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from flwr_splitmix.files import refuse_half_characters
+from flwr_splitmix.files.json_values import refuse_half_characters
 from flwr_splitmix.links.frames.body import BodyError, read_body, write_body
 from flwr_splitmix.links.frames.payload import Assembler, CodecError, take_apart
 from flwr_splitmix.links.frames.wire import STOCHASTIC, WireDtype

@@ -25,7 +25,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from flwr_splitmix.files import expanded
+from flwr_splitmix.files.home import expanded
 from flwr_splitmix.links.link import LinkError
 
 METHOD = "/flwr_splitmix.Mixer/Serve"

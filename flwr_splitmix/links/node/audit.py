@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flwr_splitmix.files import finite
+from flwr_splitmix.files.json_values import finite
 from flwr_splitmix.links.frames.payload import wire_of
 from flwr_splitmix.links.frames.wire import WireDtype, narrows, wire_bytes
 from flwr_splitmix.links.link import LinkError

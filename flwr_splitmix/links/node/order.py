@@ -16,7 +16,7 @@ from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
 
-from flwr_splitmix.files import write_atomic
+from flwr_splitmix.files.writing import write_atomic
 from flwr_splitmix.links.link import LinkError
 
 log = logging.getLogger("flwr.splitmix")

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.description import NodeDescription
-from flwr_splitmix.files import expanded
+from flwr_splitmix.files.home import expanded
 from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.links.errors import is_unexpected, own_sentence, public_sentence
 from flwr_splitmix.links.host import ClientHost, build

@@ -20,7 +20,8 @@ from typing import Any
 from flwr.app import ConfigRecord, Context
 from torch import Tensor
 
-from flwr_splitmix.files import HOME, expanded, home_folder, remove_unfinished
+from flwr_splitmix.files.home import HOME, expanded, home_folder
+from flwr_splitmix.files.writing import remove_unfinished
 from flwr_splitmix.links.frames.codec import Frame, decode, encode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.host import StateStore

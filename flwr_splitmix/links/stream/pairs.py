@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from flwr_splitmix.files import expanded
+from flwr_splitmix.files.home import expanded
 from flwr_splitmix.links.link import LinkError
 
 log = logging.getLogger("flwr.splitmix")

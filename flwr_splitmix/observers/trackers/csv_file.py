@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from flwr_splitmix.events import RunStarted
-from flwr_splitmix.files import append_line, write_atomic
+from flwr_splitmix.files.writing import append_line, write_atomic
 from flwr_splitmix.observers.trackers.tracker import Tracker
 
 log = logging.getLogger("flwr.splitmix")

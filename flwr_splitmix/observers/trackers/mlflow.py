@@ -12,7 +12,7 @@ from mlflow.entities import Metric
 from mlflow.utils.time import get_current_time_millis
 
 from flwr_splitmix.events import RunStarted
-from flwr_splitmix.files import finite
+from flwr_splitmix.files.json_values import finite
 from flwr_splitmix.observers.trackers.tracker import Tracker
 
 _EXPERIMENT = "flwr-splitmix"

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.file_names import is_bare
-from flwr_splitmix.files import check_regular, read_json
+from flwr_splitmix.files.names import is_bare
+from flwr_splitmix.files.reading import check_regular, read_json
 from flwr_splitmix.runs.errors import RunError
 
 FACTS = "splitmix.json"

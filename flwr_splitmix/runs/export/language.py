@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.data.errors import import_extra
-from flwr_splitmix.files import read_json
+from flwr_splitmix.files.reading import read_json
 from flwr_splitmix.runs.export.bounds import Weights, check_finite, without_memory
 from flwr_splitmix.runs.export.description import MOST_TOKENS
 from flwr_splitmix.runs.export.folder import ExportError, unreadable

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import follow_umask
+from flwr_splitmix.files.writing import follow_umask
 from flwr_splitmix.pretrained.padding import another_padding, ends_texts
 from flwr_splitmix.private_names import attention_of
 from flwr_splitmix.segments.language.build import skeleton

@@ -13,8 +13,8 @@ from huggingface_hub import snapshot_download
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
-from flwr_splitmix.file_names import is_bare
-from flwr_splitmix.files import check_regular, read_json
+from flwr_splitmix.files.names import is_bare
+from flwr_splitmix.files.reading import check_regular, read_json
 from flwr_splitmix.pretrained import located
 from flwr_splitmix.private_names import forget_experts
 from flwr_splitmix.words import cause

@@ -22,7 +22,7 @@ from transformers.core_model_loading import (
 )
 from transformers.modeling_utils import LoadStateDictConfig
 
-from flwr_splitmix.files import check_regular
+from flwr_splitmix.files.reading import check_regular
 from flwr_splitmix.finite import all_finite
 from flwr_splitmix.private_names import initialise_own_weights, patterns_of_unused_weights
 from flwr_splitmix.seeding import derive_seed, seeded_draws

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from flwr_splitmix.files import finite
+from flwr_splitmix.files.json_values import finite
 from flwr_splitmix.runs.epsilon import epsilon_facts
 
 

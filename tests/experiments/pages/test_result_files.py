@@ -23,7 +23,7 @@ from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.privacy.tables_of_papers import make_table
 from flwr_splitmix.experiments.report import make_tables
-from flwr_splitmix.files import write_json
+from flwr_splitmix.files.writing import write_json
 from tests.experiments.pages.toy import SMALL, SMOKE, TOY, finish, toy
 from tests.experiments.privacy.test_matrix import place_in
 

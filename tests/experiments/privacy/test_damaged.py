@@ -19,7 +19,7 @@ from flwr_splitmix.experiments.privacy.rows import ROWS
 from flwr_splitmix.experiments.privacy.tasks import Task
 from flwr_splitmix.experiments.privacy.texts.rows import TEXT_ROWS, EqualRow
 from flwr_splitmix.experiments.privacy.texts.sizes import SUMS, TEXT_SIZES
-from flwr_splitmix.files import write_json
+from flwr_splitmix.files.writing import write_json
 from flwr_splitmix.runs import RunError
 from tests.experiments.privacy.test_matrix import DECODER, place_in
 

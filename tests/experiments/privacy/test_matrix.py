@@ -23,7 +23,7 @@ from flwr_splitmix.experiments.privacy.rows import ROWS, Row
 from flwr_splitmix.experiments.privacy.sizes import SIZES
 from flwr_splitmix.experiments.privacy.tables import to_markdown
 from flwr_splitmix.experiments.privacy.tasks import tasks_of, with_gates
-from flwr_splitmix.files import write_json
+from flwr_splitmix.files.writing import write_json
 from flwr_splitmix.methods import strategy_names
 
 SMOKE = SIZES["smoke"]

@@ -25,7 +25,7 @@ from flwr_splitmix.experiments.privacy.tables_of_papers import (
     to_json,
     to_markdown,
 )
-from flwr_splitmix.files import write_json
+from flwr_splitmix.files.writing import write_json
 from tests.experiments.privacy.test_matrix import DECODER, keep
 
 EVERY = [pytest.param(each, id=name) for name, each in PRIVACY_EXPERIMENTS.items()]

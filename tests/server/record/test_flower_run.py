@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from flwr_splitmix.events import RoundBegun
-from flwr_splitmix.files import read_json
+from flwr_splitmix.files.reading import read_json
 from flwr_splitmix.links import LinkError, LocalLink
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.observers.progress import FILE

@@ -20,7 +20,7 @@ from flwr_splitmix.experiments.privacy.texts.rows import TextRow
 from flwr_splitmix.experiments.privacy.texts.sizes import TextSize
 from flwr_splitmix.experiments.scales import TINY
 from flwr_splitmix.experiments.texts.models import tiny_decoder
-from flwr_splitmix.files import write_json
+from flwr_splitmix.files.writing import write_json
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.making import make_hiding, sources_of
 from flwr_splitmix.optimizers import adamw

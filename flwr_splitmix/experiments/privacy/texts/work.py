@@ -35,7 +35,7 @@ from flwr_splitmix.experiments.privacy.texts.victims import (
     load_text_victim,
     train_text_victim,
 )
-from flwr_splitmix.files import write_json
+from flwr_splitmix.files.writing import write_json
 from flwr_splitmix.runs.damage import damage_of, read_object
 from flwr_splitmix.seeding import derive_seed, seeded_secrets
 from flwr_splitmix.segments.language import LanguageParts

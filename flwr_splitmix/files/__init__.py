@@ -1,0 +1,1 @@
+"""Files: where they are, how they are read and written; without torch."""
