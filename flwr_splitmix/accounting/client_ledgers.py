@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flwr_splitmix.accounting.data_pass import DataPass, longest
+from flwr_splitmix.accounting.data_position import DataPosition, longest
 from flwr_splitmix.accounting.earlier_charges import EarlierCharges
 from flwr_splitmix.accounting.mixtures import NO_SUMS, Ratios, merged
 from flwr_splitmix.accounting.uploads import release_of
@@ -64,7 +64,7 @@ class ClientLedgers:
         self.delta = delta
         self.relation = relation
         self.ledgers: dict[int, Ledger] = {}
-        self._passes: dict[int, DataPass] = {}
+        self._passes: dict[int, DataPosition] = {}
         self._shares = known_shares(shares)
         self._earlier = EarlierCharges()
 
@@ -125,7 +125,7 @@ class ClientLedgers:
         for client, description in descriptions.items():
             is_known = client in self._passes  # else it may have sent what is not charged here
             if not is_known:
-                self._passes[client] = DataPass.met(description)
+                self._passes[client] = DataPosition.met(description)
             before = longest(attempts.get(client, ()), self.unfinished(client))
             goes_on = is_known and description.uploads.goes_on
             self._passes[client].begin_round(server_round, description, before, goes_on=goes_on)
@@ -142,8 +142,8 @@ class ClientLedgers:
 
         Its own ledger may have lost these rounds.
         """
-        data_pass = self._passes.get(client)
-        return [] if data_pass is None else data_pass.unfinished
+        data_position = self._passes.get(client)
+        return [] if data_position is None else data_position.unfinished
 
     def charge_request(
         self, client: int, plan: Sequence[Mapping[str, Any] | None]
@@ -169,10 +169,10 @@ class ClientLedgers:
         ValueError
             If a share is of an unknown type.
         """
-        data_pass = self._passes[client]
-        data_pass.count_batch()
+        data_position = self._passes[client]
+        data_position.count_batch()
         shares = [None if one is None else share_from_wire(one, self._shares) for one in plan]
-        self._earlier.charge(client, self._ledger_of(client), data_pass, shares, self.delta)
+        self._earlier.charge(client, self._ledger_of(client), data_position, shares, self.delta)
         return shares
 
     def charge_sums(self, plan: Plan, mixed: Mixed, *, rounded: bool = False) -> Collection[int]:
@@ -208,16 +208,16 @@ class ClientLedgers:
         groups
             By pass, the ratios of the group, if only the sum of its uploads is seen.
         """
-        data_pass = self._passes[client]
-        size = (data_pass.tokens, data_pass.width)
+        data_position = self._passes[client]
+        size = (data_position.tokens, data_position.width)
         events: list[Event] = []
         for index, share in enumerate(shares):
             if share is not None:
-                release = release_of(share, *size, data_pass.copies)
+                release = release_of(share, *size, data_position.copies)
                 events.append(_as_sum(release, groups[index]) if index in groups else release)
         if any(share is not None and share.learns for share in shares):
             events += [Exposure("gradients"), Exposure("training")]
-        self.ledgers[client].charge(*events, epoch=data_pass.epoch)
+        self.ledgers[client].charge(*events, epoch=data_position.epoch)
 
     def answer(self, client: int) -> None:
         """Note that the batch of a client's newest `charge_request` has come."""
@@ -225,9 +225,9 @@ class ClientLedgers:
 
     def expose_tests(self, client: int) -> None:
         """Charge what a client sends of its own test data, unless it calls these public."""
-        data_pass = self._passes.get(client)
+        data_position = self._passes.get(client)
         # None: it never trained, but was asked for its tests.
-        if data_pass is None or not data_pass.public_tests:
+        if data_position is None or not data_position.public_tests:
             self.expose(client, Exposure("evaluation"))
 
     def expose(self, client: int, *exposures: Exposure) -> None:
@@ -236,9 +236,9 @@ class ClientLedgers:
 
     def finish(self, server_round: int, failures: Collection[int]) -> None:
         """End a round: all clients that began it have finished, except for failures."""
-        for client, data_pass in self._passes.items():
-            if data_pass.begun == server_round and client not in failures:
-                data_pass.finish()
+        for client, data_position in self._passes.items():
+            if data_position.begun == server_round and client not in failures:
+                data_position.finish()
 
     def account(self, rounds: Collection[int]) -> RunAccount:
         """Return the largest epsilon and the union of all statements, without naming any client.
@@ -265,7 +265,7 @@ class ClientLedgers:
         """Return all ledgers and positions."""
         return {
             "ledgers": {str(c): ledger.state_dict() for c, ledger in self.ledgers.items()},
-            "passes": {str(c): data_pass.state() for c, data_pass in self._passes.items()},
+            "passes": {str(c): data_position.state() for c, data_position in self._passes.items()},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -281,7 +281,7 @@ class ClientLedgers:
             self.ledgers[int(client)] = Ledger(self.relation)
             self.ledgers[int(client)].load_state_dict(ledger_state)
         self._passes = {
-            int(c): DataPass.of(pass_state) for c, pass_state in state["passes"].items()
+            int(c): DataPosition.of(pass_state) for c, pass_state in state["passes"].items()
         }
 
     def _ledger_of(self, client: int) -> Ledger:

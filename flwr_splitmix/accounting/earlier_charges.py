@@ -6,11 +6,11 @@ import logging
 import math
 from collections.abc import Collection, Sequence
 
-from flwr_splitmix.accounting.data_pass import DataPass
+from flwr_splitmix.accounting.data_position import DataPosition
 from flwr_splitmix.accounting.uploads import earlier_releases
 from flwr_splitmix.mixers import Share
-from flwr_splitmix.once import Once
 from flwr_splitmix.privacy import Exposure, Ledger
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.words import epsilon_text
 
 log = logging.getLogger("flwr.splitmix")
@@ -32,7 +32,7 @@ class EarlierCharges:
         self.owing: set[int] = set()
         self._lost: dict[int, tuple[int, float]] = {}
         """By client, how often it paid for unfinished rounds, and how much epsilon that added."""
-        self._once = Once()
+        self._once = SeenKeys()
 
     def note_interrupted(self, clients: Collection[int]) -> None:
         """Note that these clients, and no others, may have sent something in interrupted rounds."""
@@ -42,7 +42,7 @@ class EarlierCharges:
         self,
         client: int,
         ledger: Ledger,
-        data_pass: DataPass,
+        data_position: DataPosition,
         shares: Sequence[Share | None],
         delta: float,
     ) -> None:
@@ -53,22 +53,22 @@ class EarlierCharges:
 
         Parameters
         ----------
-        ledger, data_pass
+        ledger, data_position
             The client's.
         shares
             The batch's share of each pass; None for a pass in which it has none.
         delta
             Delta of the epsilon in the warning.
         """
-        if data_pass.forget_unknown():
+        if data_position.forget_unknown():
             ledger.charge(Exposure("attempts"))
-        size = (data_pass.tokens, data_pass.width)
-        if releases := earlier_releases(shares, *size, data_pass.earlier_times):
+        size = (data_position.tokens, data_position.width)
+        if releases := earlier_releases(shares, *size, data_position.earlier_times):
             before = ledger.epsilon(delta)
             ledger.charge_each(*releases)
             self._note_lost(client, before, ledger.epsilon(delta), delta)
-            data_pass.earlier = []
-        if not data_pass.earlier:
+            data_position.earlier = []
+        if not data_position.earlier:
             self.owing.discard(client)
 
     def _note_lost(self, client: int, before: float, epsilon: float, delta: float) -> None:
@@ -85,7 +85,7 @@ class EarlierCharges:
             rounds >= _SEVERAL
             and math.isfinite(epsilon)
             and lost > epsilon / 2
-            and self._once.first("lost")
+            and self._once.add("lost")
         ):
             log.warning(
                 "client %d does not finish its rounds, and what it may have sent in them is more "

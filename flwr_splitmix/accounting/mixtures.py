@@ -17,7 +17,7 @@ NO_SUMS: Mapping[int, Ratios] = MappingProxyType({})
 """No upload is seen in a sum: each is seen alone."""
 
 
-class Merged(NamedTuple):
+class MixtureUploads(NamedTuple):
     """A client's uploads in mixtures.
 
     Attributes
@@ -33,7 +33,7 @@ class Merged(NamedTuple):
     groups: Mapping[int, Ratios]
 
 
-def merged(plan: Plan, mixed: Mixed, *, rounded: bool = False) -> Iterator[Merged]:
+def merged(plan: Plan, mixed: Mixed, *, rounded: bool = False) -> Iterator[MixtureUploads]:
     """Yield the uploads in a step's mixtures, client by client, and no others.
 
     Each upload is protected by the noise of all members that sent theirs. A sum of one upload is
@@ -61,4 +61,4 @@ def merged(plan: Plan, mixed: Mixed, *, rounded: bool = False) -> Iterator[Merge
                 client_shares[source.index] = member.share
                 groups.setdefault(member.client, {})[source.index] = ratios
         for client, client_shares in shares.items():
-            yield Merged(client, client_shares, NO_SUMS if rounded else groups[client])
+            yield MixtureUploads(client, client_shares, NO_SUMS if rounded else groups[client])

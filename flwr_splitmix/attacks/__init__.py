@@ -18,7 +18,7 @@ from flwr_splitmix.attacks.texts.blind_source import blind_source, separate_grad
 from flwr_splitmix.attacks.texts.gradient_ratio import Ratio, gradient_ratio
 from flwr_splitmix.attacks.texts.read_labels import read_labels
 from flwr_splitmix.attacks.texts.read_tokens import Reading, read_tokens
-from flwr_splitmix.attacks.texts.repeated_text import Common, repeated_text
+from flwr_splitmix.attacks.texts.repeated_text import SharedMessages, repeated_text
 
 if TYPE_CHECKING:
     from flwr_splitmix.attacks.running.leak import measure_leak
@@ -27,7 +27,6 @@ __all__ = [
     "Attack",
     "Attacked",
     "Budget",
-    "Common",
     "DiskTrace",
     "Guess",
     "Knowledge",
@@ -38,6 +37,7 @@ __all__ = [
     "Recorder",
     "Release",
     "Score",
+    "SharedMessages",
     "View",
     "blind_source",
     "gradient_ratio",

@@ -34,7 +34,7 @@ PAPER_ERRORS: dict[str, tuple[float, float]] = {
 """Per-image MSE of `decoder` with 10 % and 100 % public data: DP-CutMixSL, table 8."""
 
 
-class Kept(BaseModel):
+class AttackResult(BaseModel):
     """One attack's result: what was asked for, and what came of it.
 
     Its samples and pictures have files of their own; all else is the contents of scores.json.
@@ -88,7 +88,7 @@ class Kept(BaseModel):
     rows: SkipValidation[Sequence[dict[str, Any]]] = Field(default=(), exclude=True, repr=False)
 
     @classmethod
-    def of(cls, request: AttackRequest, view: AnyView, **reached: Any) -> Kept:
+    def of(cls, request: AttackRequest, view: AnyView, **reached: Any) -> AttackResult:
         """Return the result of a request, run on a view; `reached` are the other fields."""
         named = {"method": view.knowledge.method, "adversary": view.adversary}
         request_fields = asdict(request) | {"assumed": sorted(set(request.assumed))}
@@ -107,7 +107,7 @@ class Kept(BaseModel):
         return {name: value for name, value in values.items() if value not in ("", None)}
 
 
-def folder_of(folder: Path, result: Kept) -> Path:
+def folder_of(folder: Path, result: AttackResult) -> Path:
     """Return the folder below `folder` of results with the same options."""
     assumptions = "".join(f"-given-{name}" for name in result.assumed)
     options = result.options
@@ -123,7 +123,7 @@ def _digest(name: str) -> str:
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
 
-def title(result: Kept, run_id: str) -> str:
+def title(result: AttackResult, run_id: str) -> str:
     """Return a result's title: the attack, and the options that decide what it says."""
     assumptions = f", given {' and '.join(result.assumed)}," if result.assumed else ""
     chosen = "".join(f", {name} {value}" for name, value in result.options.items())
@@ -133,7 +133,7 @@ def title(result: Kept, run_id: str) -> str:
     )
 
 
-def complete_result(folder: Path, result: Kept) -> bool:
+def complete_result(folder: Path, result: AttackResult) -> bool:
     """Whether a result of full effort with the same options is below a folder.
 
     Raises
@@ -145,7 +145,7 @@ def complete_result(folder: Path, result: Kept) -> bool:
     return file.exists() and _read(file).stopped_after is None
 
 
-def keep(folder: Path, result: Kept) -> None:
+def keep(folder: Path, result: AttackResult) -> None:
     """Write scores, samples (Parquet) and reconstructions to a result's own folder.
 
     They replace the last ones of the same attack, adversary, assumptions and options.
@@ -169,7 +169,7 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     write_atomic(path, sink.getvalue(), private=True)
 
 
-def kept_results(folder: Path) -> list[Kept]:
+def kept_results(folder: Path) -> list[AttackResult]:
     """Return all results below a folder, by name.
 
     Raises
@@ -185,20 +185,20 @@ def kept_results(folder: Path) -> list[Kept]:
     return results
 
 
-def _read(file: Path) -> Kept:
+def _read(file: Path) -> AttackResult:
     try:
-        return Kept.model_validate(read_object(file))
+        return AttackResult.model_validate(read_object(file))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise unreadable(file, f"{where}: {first['msg']}") from error
 
 
-def _stopped(result: Kept) -> str:
+def _stopped(result: AttackResult) -> str:
     return "" if result.stopped_after is None else f", stopped after {result.stopped_after:.1f} s"
 
 
-def stopped_note(result: Kept) -> str:
+def stopped_note(result: AttackResult) -> str:
     """Return a note on an attack that was cut short; "" if it made its full effort."""
     if result.stopped_after is None:
         return ""
@@ -208,7 +208,7 @@ def stopped_note(result: Kept) -> str:
     )
 
 
-def paper_note(result: Kept) -> str:
+def paper_note(result: AttackResult) -> str:
     """Return a note on a paper's value for this result; "" if there is none."""
     entry = BY_NAME.get(result.method)
     if result.attack != "decoder" or entry is None or entry.name not in PAPER_ERRORS:

@@ -14,7 +14,7 @@ from flwr_splitmix.clients.ushape.client import UShapeClient
 from flwr_splitmix.clients.ushape.local_inference import score_locally
 from flwr_splitmix.clients.ushape.mixguard_client import MixGuardClient
 from flwr_splitmix.data.texts.text_set import TextSet
-from flwr_splitmix.hiding import Sent
+from flwr_splitmix.hiding import SentBatch
 
 __all__ = [
     "NO_DATA",
@@ -23,7 +23,7 @@ __all__ = [
     "MixGuardClient",
     "Order",
     "PrivacyBudget",
-    "Sent",
+    "SentBatch",
     "SplitClient",
     "TextSet",
     "UShapeClient",

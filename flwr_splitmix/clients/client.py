@@ -21,7 +21,7 @@ from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_draws, seeded_secrets
 from flwr_splitmix.words import listed, with_article
 
-MOST_EARLIER = 1 << 17
+MAX_EARLIER = 1 << 17
 """Most batches of earlier attempts that a client draws again to charge them; more are unknown."""
 
 NO_DATA = "this client has no training data"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.finite import all_finite, squares_finite
-from flwr_splitmix.once import Once
+from flwr_splitmix.seen_keys import SeenKeys
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -38,7 +38,7 @@ def check_finite(name: str, segment: nn.Module, inputs: Tensor, *outputs: Tensor
 
 
 def may_step(
-    name: str, segment: nn.Module, inputs: Tensor | None, once: Once, *, waits: bool = True
+    name: str, segment: nn.Module, inputs: Tensor | None, once: SeenKeys, *, waits: bool = True
 ) -> bool:
     """Return whether an optimizer step may be taken with the gradients of a segment.
 
@@ -70,7 +70,7 @@ def may_step(
         zero_unless_finite(segment)
         return True
     fine = gradients_finite(segment)
-    if not fine and once.first("no step"):
+    if not fine and once.add("no step"):
         log.warning(
             "the gradient of a client's %s has NaN or infinite numbers, so that no step is taken: "
             "training has diverged, or the server sends far too large numbers",

@@ -13,7 +13,7 @@ from flwr_splitmix.runs import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class CellResult:
     """Results of one finished run for a place of a table.
 
     Parameters
@@ -44,7 +44,7 @@ class Measured:
     version: str = ""
 
 
-def of_run(entry: Entry, scores: Sequence[TableScore], cell: Cell, run: Run) -> Measured | None:
+def of_run(entry: Entry, scores: Sequence[TableScore], cell: Cell, run: Run) -> CellResult | None:
     """Read a run's results; return None if it is not finished or lacks the first score.
 
     Parameters
@@ -63,7 +63,7 @@ def of_run(entry: Entry, scores: Sequence[TableScore], cell: Cell, run: Run) -> 
     if summary is None or scores[0].value(summary) is None:
         return None
     values = {score.key: score.value(summary) for score in scores}
-    return Measured(
+    return CellResult(
         cell=cell.id,
         seed=cell.seed,
         scores={key: value for key, value in values.items() if value is not None},

@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
 Work = TypeVar("Work")
-Told = TypeVar("Told")
+Report = TypeVar("Report")
 
 
 def forked(modules: Sequence[str]) -> BaseContext:
@@ -49,7 +49,7 @@ def _begin(target: Callable[[Work, Any], None], work: Work, connection: Connecti
         target(work, connection)
 
 
-class Processes(Generic[Work, Told]):
+class Processes(Generic[Work, Report]):
     """Running processes and their work; a process that dies affects only its own work.
 
     Parameters
@@ -71,8 +71,8 @@ class Processes(Generic[Work, Told]):
         context: BaseContext,
         target: Callable[[Work, Any], None],
         *,
-        ended: Callable[[Told], bool],
-        died: Callable[[Work, str], Told],
+        ended: Callable[[Report], bool],
+        died: Callable[[Work, str], Report],
         patience: float,
     ) -> None:
         self._context = context
@@ -101,7 +101,7 @@ class Processes(Generic[Work, Told]):
         theirs.close()
         self._running[ours] = (process, work)
 
-    def wait(self) -> Iterator[Told]:
+    def wait(self) -> Iterator[Report]:
         """Wait for reports of any processes, and yield them."""
         for connection in wait(list(self._running)):
             assert isinstance(connection, Connection)
@@ -119,10 +119,10 @@ class Processes(Generic[Work, Told]):
                 process.join()
         self._running.clear()
 
-    def _receive(self, connection: Connection) -> Told:
+    def _receive(self, connection: Connection) -> Report:
         process, work = self._running[connection]
         try:
-            report: Told = connection.recv()
+            report: Report = connection.recv()
         except EOFError:  # it died without a last report
             process.join()
             report = self._died(work, f"its process ended with exit code {process.exitcode}")

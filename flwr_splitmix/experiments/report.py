@@ -17,7 +17,7 @@ from flwr_splitmix.experiments.experiment import (
     TableScore,
     paper_dataset,
 )
-from flwr_splitmix.experiments.measured import Measured, of_run
+from flwr_splitmix.experiments.measured import CellResult, of_run
 from flwr_splitmix.experiments.scales import Scale
 from flwr_splitmix.experiments.verdicts import BySeed, Verdict, judged
 from flwr_splitmix.runs import Run
@@ -165,7 +165,7 @@ def table_of(
     scale: Scale,
     dataset: str,
     epochs: int,
-    measured_at: Mapping[Place, Sequence[Measured]],
+    measured_at: Mapping[Place, Sequence[CellResult]],
     begun_at: Mapping[Place, int] | None = None,
 ) -> Table:
     """Make a table from the results at each of its places.
@@ -198,7 +198,7 @@ def _table(
     epochs: int,
     seeds: Sequence[int],
 ) -> Table:
-    measured_at: dict[Place, list[Measured]] = {}
+    measured_at: dict[Place, list[CellResult]] = {}
     begun_at: dict[Place, int] = {}
     for entry, cell in experiment.cells(scale, seeds=seeds, source=dataset, epochs=epochs):
         if cell.id in runs:
@@ -211,7 +211,7 @@ def _table(
 
 
 def _line(
-    entry: Entry, measured: Sequence[Measured], begun: int, scores: Sequence[TableScore]
+    entry: Entry, measured: Sequence[CellResult], begun: int, scores: Sequence[TableScore]
 ) -> TableLine:
     shown = [_values(score, measured) for score in scores]
     return TableLine(
@@ -227,7 +227,7 @@ def _line(
     )
 
 
-def _values(score: TableScore, measured: Sequence[Measured]) -> tuple[float, ...]:
+def _values(score: TableScore, measured: Sequence[CellResult]) -> tuple[float, ...]:
     return tuple(score.shown(one.scores[score.key]) for one in measured if score.key in one.scores)
 
 

@@ -31,7 +31,7 @@ from flwr_splitmix.trial import needs_labels
 OnRound = Callable[[RoundDone], None]
 
 
-class Told(Observer):
+class RoundCallback(Observer):
     """Observer that calls a function after every round."""
 
     def __init__(self, on_round: OnRound) -> None:
@@ -68,7 +68,7 @@ def run_cell(cell: Cell, run: Run, source: str, *, device: str, on_round: OnRoun
     if cell.recipe.texts is not None:
         from flwr_splitmix.experiments.texts.running import run_texts
 
-        added = run_texts(cell, run, source, device=device, observers=[Told(on_round)])
+        added = run_texts(cell, run, source, device=device, observers=[RoundCallback(on_round)])
     else:
         added = _run_images(cell, run, source, device, on_round)
     run.write_summary({**(run.summary or {}), **added})
@@ -183,7 +183,7 @@ class _Trial:
             "evaluate_every": recipe.evaluate_every,
             "checkpoint_every": recipe.checkpoint_every,
             "seed": self.cell.seed,
-            "observers": [Told(self.on_round)],
+            "observers": [RoundCallback(self.on_round)],
             "run": self.run,
         }
 

@@ -15,15 +15,15 @@ def check_regular(path: Path) -> None:
         raise OSError("it is not a regular file")
 
 
-MOST_READ = 2**28
+MAX_READ = 2**28
 """Most bytes of a file that is read whole: those of runs and of exports have far fewer."""
 
 
 def read_whole(path: Path) -> bytes:
     """Return the bytes of a file; raise OSError if it is too large, or no regular file."""
     check_regular(path)
-    if (size := path.stat().st_size) > MOST_READ:
-        raise OSError(f"it has {size} bytes, and {MOST_READ} are the most that are read")
+    if (size := path.stat().st_size) > MAX_READ:
+        raise OSError(f"it has {size} bytes, and {MAX_READ} are the most that are read")
     return path.read_bytes()
 
 
@@ -33,7 +33,7 @@ def read_json(path: Path) -> Any:
     Raises
     ------
     OSError
-        If the file cannot be read, is not a regular file, or has more than `MOST_READ` bytes.
+        If the file cannot be read, is not a regular file, or has more than `MAX_READ` bytes.
     ValueError
         If it is not JSON, is nested too deeply, or holds half a character (a lone surrogate).
     """

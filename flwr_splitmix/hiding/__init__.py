@@ -2,7 +2,7 @@
 
 from flwr_splitmix.hiding.dp_forward import DPForward
 from flwr_splitmix.hiding.dp_sgd import DPSGD
-from flwr_splitmix.hiding.exchanged import ClientSide, Sent
+from flwr_splitmix.hiding.exchanged import ClientSide, SentBatch
 from flwr_splitmix.hiding.hiding import Hiding
 from flwr_splitmix.hiding.mixguard import MixGuard, MixGuardOptions
 from flwr_splitmix.hiding.naive_mix import NaiveMix
@@ -22,6 +22,6 @@ __all__ = [
     "MixGuardOptions",
     "NaiveMix",
     "NoPeek",
-    "Sent",
+    "SentBatch",
     "SnD",
 ]

@@ -9,7 +9,7 @@ from flwr_splitmix.privacy.events import Channel
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class PlannedClient:
     """What is known of a client's part in a run before it begins.
 
     Attributes

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding.charges import Charges, Planned
-from flwr_splitmix.hiding.exchanged import ClientSide, Sent
+from flwr_splitmix.hiding.charges import Charges, PlannedClient
+from flwr_splitmix.hiding.exchanged import ClientSide, SentBatch
 from flwr_splitmix.hiding.hiding import Hiding
 from flwr_splitmix.hiding.record_ledger import RecordLedger
 from flwr_splitmix.limits import LARGEST_SIGMA
@@ -172,7 +172,7 @@ class DPForward(Hiding):
         attempt = 0 if kind == "train" else self.side.attempt
         self.ledger.charge(kind, records, self.shift, attempt=attempt, outside=outside)
 
-    def planned_charges(self, planned: Planned) -> Charges:
+    def planned_charges(self, planned: PlannedClient) -> Charges:
         """Return the charge of a message, in training and evaluation."""
         outside = outside_of(
             head_learns=planned.head_learns,
@@ -183,14 +183,14 @@ class DPForward(Hiding):
         )
         return Charges(delta=self.delta, shift=self.shift, tested=planned.tested, outside=outside)
 
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         """Clip each example's hidden states and add noise; places without a token are all noise."""
         hidden: Tensor = self.side.head(batch.inputs, batch.mask)
         exact = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
         # Not a product: values after a text's end may be NaN.
         exact = torch.where(batch.mask.unsqueeze(-1) != 0, exact, 0.0)
         noisy = add_noise(clip_smashed(exact, self.noise), self.sigma)
-        return Sent([noisy.to(hidden.dtype)], batch.mask, batch)
+        return SentBatch([noisy.to(hidden.dtype)], batch.mask, batch)
 
     @property
     def epsilon(self) -> float:

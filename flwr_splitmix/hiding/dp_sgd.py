@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.data.texts.text_set import IGNORED
 from flwr_splitmix.extras import as_logged_before, needed_for
-from flwr_splitmix.hiding.charges import Charges, Planned
-from flwr_splitmix.hiding.exchanged import ClientSide, Sent
+from flwr_splitmix.hiding.charges import Charges, PlannedClient
+from flwr_splitmix.hiding.exchanged import ClientSide, SentBatch
 from flwr_splitmix.hiding.hiding import Hiding
 from flwr_splitmix.hiding.record_ledger import PUBLIC, RecordLedger
 from flwr_splitmix.hiding.unfit import REMEDY as _REMEDY
@@ -197,7 +197,7 @@ class DPSGD(Hiding):
         self._records = records
         self.ledger.pay_owed()
 
-    def planned_charges(self, planned: Planned) -> Charges:
+    def planned_charges(self, planned: PlannedClient) -> Charges:
         """Return the charge of a step; evaluations cost nothing."""
         return Charges(
             delta=self.delta,
@@ -208,7 +208,7 @@ class DPSGD(Hiding):
             ),
         )
 
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         """Send hidden states unchanged; in training, track each example's part in them."""
         if torch.is_grad_enabled():
             if self._watched is None:
@@ -224,7 +224,7 @@ class DPSGD(Hiding):
         assert self._watched is not None
         return self._watched.gradients
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         """Return the mean over examples of each one's own mean loss.
 
         A mean over all tokens would make a text's gradient depend on the lengths of the others.

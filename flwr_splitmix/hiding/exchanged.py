@@ -70,7 +70,7 @@ class ClientSide:
 
 
 @dataclass
-class Sent:
+class SentBatch:
     """What a client has sent to the trunk, and what it needs to read the answer.
 
     Parameters

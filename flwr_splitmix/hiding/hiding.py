@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from flwr_splitmix.data.examples import ExampleSet, check_map_style, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding.charges import Charges, Planned
-from flwr_splitmix.hiding.exchanged import ClientSide, Sent
+from flwr_splitmix.hiding.charges import Charges, PlannedClient
+from flwr_splitmix.hiding.exchanged import ClientSide, SentBatch
 from flwr_splitmix.hiding.facts import HidingFacts
 from flwr_splitmix.scoring.texts import check_labels, text_loss
 from flwr_splitmix.values import options_of
@@ -154,18 +154,18 @@ class Hiding(HidingFacts):
             int64 (b,): indices of the client's examples of that kind.
         """
 
-    def planned_charges(self, planned: Planned) -> Charges | None:
+    def planned_charges(self, planned: PlannedClient) -> Charges | None:
         """Return what `charge` is going to charge in a run; None if that is not known beforehand.
 
         It speaks of the `charge` of its own class, and of no subclass that has another one.
         """
         return None
 
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         """Turn a batch into messages to send; here the head's hidden states unchanged."""
-        return Sent([self.side.head(batch.inputs, batch.mask)], batch.mask, batch)
+        return SentBatch([self.side.head(batch.inputs, batch.mask)], batch.mask, batch)
 
-    def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
+    def recover(self, outputs: Sequence[Tensor], sent: SentBatch) -> Tensor:
         """Turn the trunk's outputs, (b, T, d) of each message, into its hidden states of the batch.
 
         In training, gradients flow back through this method to the outputs; one that it ignores,
@@ -173,7 +173,7 @@ class Hiding(HidingFacts):
         """
         return outputs[0]
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         """Return the mean loss of the batch, a scalar, given what `recover` returned: (b, T, d).
 
         A loss of your own that does not build on this one may have labels of another form.
@@ -187,7 +187,7 @@ class Hiding(HidingFacts):
         check_labels(sent.batch)
         return text_loss(self.logits(hidden, sent), sent.batch.labels)
 
-    def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:
+    def perturb(self, gradient: Tensor, hidden: Tensor, sent: SentBatch) -> Tensor:
         """Return what to send to the trunk in place of the loss's gradient at `hidden`.
 
         Parameters
@@ -201,7 +201,7 @@ class Hiding(HidingFacts):
         """
         return gradient
 
-    def returned(self, gradients: Sequence[Tensor], sent: Sent) -> list[Tensor]:
+    def returned(self, gradients: Sequence[Tensor], sent: SentBatch) -> list[Tensor]:
         """Return what to send to the trunk in place of the gradients at its outputs.
 
         Parameters
@@ -216,7 +216,7 @@ class Hiding(HidingFacts):
         """Share of an example's label in its loss; the batch's next example has the rest."""
         return 1.0
 
-    def logits(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def logits(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         """Return the logits that an evaluation scores, given what `recover` returned.
 
         Returns
@@ -244,12 +244,12 @@ class Hiding(HidingFacts):
         """Draw the next batch of public texts; None if there are none."""
         return None
 
-    def public_groups(self, sent: Sent) -> list[Sent]:
+    def public_groups(self, sent: SentBatch) -> list[SentBatch]:
         """Return everything to send for a public batch, given the result of `obfuscate`."""
         return [sent]
 
     def learn_public(
-        self, outputs: Sequence[Sequence[Tensor]], groups: Sequence[Sent], step: int | None
+        self, outputs: Sequence[Sequence[Tensor]], groups: Sequence[SentBatch], step: int | None
     ) -> None:
         """Learn from the trunk's outputs for public texts.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding.exchanged import Sent
+from flwr_splitmix.hiding.exchanged import SentBatch
 from flwr_splitmix.hiding.hiding import Hiding
 from flwr_splitmix.scoring.texts import check_labels, text_loss
 
@@ -57,21 +57,21 @@ class NaiveMix(Hiding):
         """Return 2: an example is mixed with another one."""
         return 2
 
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         """Mix each example's hidden states with the next one's; the mask covers both."""
         hidden = self.side.head(batch.inputs, batch.mask)
         # After its end, a text contributes nothing to the mixture.
         hidden = hidden * batch.mask.unsqueeze(-1).to(hidden.dtype)
         mixed = self.lam * hidden + (1 - self.lam) * hidden.roll(-1, 0)
         union = batch.mask | batch.mask.roll(-1, 0)
-        return Sent([mixed], union, replace(batch, mask=union))
+        return SentBatch([mixed], union, replace(batch, mask=union))
 
     @property
     def own_label(self) -> float:
         """The mixing ratio."""
         return self.lam
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         """Return the losses on both examples, mixed with the same ratio."""
         check_labels(sent.batch)
         logits, labels = self.logits(hidden, sent), sent.batch.labels

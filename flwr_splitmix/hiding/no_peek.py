@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
-from flwr_splitmix.hiding.exchanged import ClientSide, Sent
+from flwr_splitmix.hiding.exchanged import ClientSide, SentBatch
 from flwr_splitmix.hiding.hiding import Hiding
 
-MOST_TOKENS = 1024
+MAX_TOKENS = 1024
 """Most tokens of a batch to measure, chosen at random: the cost is quadratic."""
 
 
@@ -65,7 +65,7 @@ class NoPeek(Hiding):
         super().attach(side)
         self._correlations.clear()
 
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         """Send the hidden states unchanged; in training, attach the penalty.
 
         There is none for a single sample, such as a batch's only token: it depends on no other.
@@ -87,14 +87,14 @@ class NoPeek(Hiding):
         return sent
 
     def _of_tokens(self, batch: MaskedBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Return embeddings (n, e) and hidden states (n, d) of tokens, n <= `MOST_TOKENS`."""
+        """Return embeddings (n, e) and hidden states (n, d) of tokens, n <= `MAX_TOKENS`."""
         embeddings = (part for part in self.side.head.modules() if isinstance(part, nn.Embedding))
         words = next(embeddings, None)  # of tokens, which precedes that of positions
         if words is None:
             raise ValueError("NoPeek needs a head with an nn.Embedding of its tokens; it has none")
         chosen = batch.mask.flatten().nonzero()[:, 0]
-        if len(chosen) > MOST_TOKENS:
-            order = torch.randperm(len(chosen), device="cpu")[:MOST_TOKENS]
+        if len(chosen) > MAX_TOKENS:
+            order = torch.randperm(len(chosen), device="cpu")[:MAX_TOKENS]
             chosen = chosen[order.to(chosen.device)]
         with torch.no_grad():
             embedded = words(batch.inputs.flatten()[chosen])

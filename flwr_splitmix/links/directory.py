@@ -16,7 +16,7 @@ from flwr_splitmix.links.polling import Mail, refusal, send_and_wait, wait_for, 
 from flwr_splitmix.links.refusals import Refusals
 from flwr_splitmix.links.simulated import ray_runs_here
 from flwr_splitmix.links.ticket import RECORD
-from flwr_splitmix.once import Once
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import counted
 
@@ -55,7 +55,7 @@ class Directory:
         self._left_out: dict[int, str] = {}
         self._silent: set[int] = set()
         self._parts: dict[int, int] = {}
-        self._once = Once()
+        self._once = SeenKeys()
         self._late: Mail | None = None
 
     @property
@@ -215,7 +215,7 @@ class Directory:
         for client, node in sorted(connected.items()):
             if node in self._parts:
                 clients_of.setdefault(self._parts[node], []).append(client)
-        if len(clients_of) > 1 and self._once.new(clients_of):
+        if len(clients_of) > 1 and self._once.add_all(clients_of):
             summary = ", ".join(
                 f"{parts} ({counted(len(clients), 'node')}, such as that of client {clients[0]})"
                 for parts, clients in sorted(clients_of.items())

@@ -12,7 +12,7 @@ from flwr_splitmix.links.mixer.service import RefusedError
 from flwr_splitmix.mixers import Mixed, Plan
 from flwr_splitmix.privacy import Relation, RunAccount
 
-MOST_RUNS = 64
+MAX_RUNS = 64
 """How many runs' ledgers a mixer keeps; the least recently used is dropped first."""
 
 
@@ -134,7 +134,7 @@ class RunLedgers:
         How many runs' ledgers are kept.
     """
 
-    def __init__(self, most: int = MOST_RUNS) -> None:
+    def __init__(self, most: int = MAX_RUNS) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._runs: dict[str, RunLedger] = {}

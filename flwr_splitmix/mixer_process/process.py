@@ -35,7 +35,7 @@ FLAGS = OptionNames(
 )
 """The options of `splitmix mixer`."""
 
-LEAST_SEED = 2**48
+MIN_SEED = 2**48
 """Smaller seeds could be found by trying them all."""
 
 
@@ -56,7 +56,7 @@ def read_seed(path: Path | None) -> int | None:
         return None
     text = read_secret(path, "--seed-file")
     digits = text.isascii() and text.isdigit() and len(text) < 40  # int() refuses 5,000 of them
-    if not (digits and LEAST_SEED <= int(text) < 2**63):
+    if not (digits and MIN_SEED <= int(text) < 2**63):
         raise LinkError(
             f"--seed-file: {path} must hold one whole number of 2**48 to 2**63 - 1, drawn at "
             "random: whoever guesses it knows every mask"

@@ -25,8 +25,8 @@ from flwr_splitmix.mixer_process.ledgers import RoundLedger, RunLedgers
 from flwr_splitmix.mixer_process.opening import Opening
 from flwr_splitmix.mixer_process.rules import MixerRules, draw_seed
 from flwr_splitmix.mixer_process.steps import MixedSteps
-from flwr_splitmix.once import Once
 from flwr_splitmix.seeding import derive_seed
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.words import are, counted, one_line
 
 log = logging.getLogger("flwr.splitmix")
@@ -59,7 +59,7 @@ class MixingRoom:
         self._lines: dict[int, Line] = {}
         self._changes: Changes = queue.SimpleQueue()
         self._failures: dict[int, str] = {}
-        self._once = Once()
+        self._once = SeenKeys()
         # The stream may end, in another thread, during a call.
         self._lock = threading.Lock()
         self._has_ended = False
@@ -267,7 +267,7 @@ class MixingRoom:
 
     def _new(self, failures: Mapping[int, str]) -> dict[str, str]:
         """Return the failures not yet reported to the ServerApp."""
-        return {str(client): failures[client] for client in self._once.new(failures)}
+        return {str(client): failures[client] for client in self._once.add_all(failures)}
 
 
 def _described(options: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from flwr_splitmix.mixer_process.opening import DTYPES, Opening
 from flwr_splitmix.mixer_process.rules import MixerRules
 from flwr_splitmix.mixers import EmptyMixtureError, Member, Mixed, Mixer, Plan, Upload
 from flwr_splitmix.mixers.checked_mixer import gradients_of
-from flwr_splitmix.once import Once
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import (
     DtypeError,
@@ -109,7 +109,7 @@ class MixedSteps:
         self._ledger = ledger
         labels = LabelRules(opening.classes, opening.multi_label, any_class=True)
         self._intake = PrivateIntake(labels, DTYPES[opening.dtype])
-        self._once = Once()
+        self._once = SeenKeys()
         self._intake.begin_round(clients)
         shape, batches = agree_on_shape(clients, geometry, opening.classes)
         length = RoundLength.of(batches, opening.steps_per_round or None, opening.epochs_per_round)
@@ -229,7 +229,7 @@ class MixedSteps:
             if client in self._once or not isinstance(labels, Tensor):
                 continue
             if wrong := self._wrong(labels):
-                self._once.first(client)
+                self._once.add(client)
                 log.warning(
                     "client %d: labels %s; such labels count for nothing in the mixtures, "
                     "and the server is not told whose they are",

@@ -17,7 +17,7 @@ from flwr_splitmix.mixers.mixture import Mixed, Source, Upload
 from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape
 from flwr_splitmix.words import counted
 
-LEAST_RATIO = 1e-6
+MIN_RATIO = 1e-6
 """Least sum of a group's arrived ratios: dividing by less gives noise or NaN."""
 
 
@@ -149,14 +149,14 @@ class Mixer(MixerFacts, ABC):
                 came = tuple(m for m in group.members if m.client in uploads)
                 if len(came) == len(group.members):
                     sources.append(Source(index, came, 1.0))
-                elif (ratio := sum(m.share.lam for m in came)) >= LEAST_RATIO:
+                elif (ratio := sum(m.share.lam for m in came)) >= MIN_RATIO:
                     sources.append(Source(index, came, ratio))
         return sources
 
     def _check_group(self, group: Group) -> None:
         """Raise ValueError if ratios do not sum to 1, or a share overwrites the others'."""
         ratios = [member.share.lam for member in group.members]
-        if not math.isclose(sum(ratios), 1.0, abs_tol=LEAST_RATIO):
+        if not math.isclose(sum(ratios), 1.0, abs_tol=MIN_RATIO):
             raise ValueError(
                 f"the ratios (lam) of a group of {self} are {', '.join(f'{r:g}' for r in ratios)}; "
                 "they must sum to 1, as its labels are weighted by them"

@@ -16,7 +16,7 @@ from flwr_splitmix.mixers.facts import Regroup
 from flwr_splitmix.mixers.grouping import WHOLE_OR_NOT, GroupMixer, Leftover
 from flwr_splitmix.mixers.mask_share import MaskShare
 from flwr_splitmix.mixers.plan import Member, SmashedShape
-from flwr_splitmix.once import Once
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.values import real_number
 from flwr_splitmix.words import counted
 
@@ -112,7 +112,7 @@ class VanillaCutMix(GroupMixer):
             raise ValueError(f"beta is {beta}; it must be greater than 0")
         super().__init__(k, regroup=regroup, leftover=leftover)
         self.beta = beta
-        self._once = Once()
+        self._once = SeenKeys()
 
     def without_effect(self, patches: int) -> str:
         """Return that a single patch is not mixed."""
@@ -126,7 +126,7 @@ class VanillaCutMix(GroupMixer):
         A warning says once if a square grid is only guessed.
         """
         rows, columns = shape.rows_and_columns()
-        if shape.grid is None and self._once.first("guess"):
+        if shape.grid is None and self._once.add("guess"):
             log.warning(
                 "VanillaCutMix takes %s for a grid of %d x %d, as neither segment's geometry says "
                 "how they lie; geometry = Geometry(patches, width, grid=(rows, columns)) of the "

@@ -10,10 +10,10 @@ from torch import Tensor
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.observers.observer import Observer
 
-MOST_KINDS = 200
+MAX_KINDS = 200
 """Most kinds told apart, since clients choose what their replies contain."""
 
-_MOST_NAMES, _LONGEST_NAME = 20, 40
+_MAX_NAMES, _LONGEST_NAME = 20, 40
 
 _OTHER = ("other", "up", ())
 
@@ -35,10 +35,10 @@ class ExchangeKinds(Observer):
     def on_exchange(self, event: Exchange) -> None:
         """Count an exchange; None values count as missing."""
         entries = [(name, value) for name, value in event.payload.items() if _has(value)]
-        entries = entries[:_MOST_NAMES]
+        entries = entries[:_MAX_NAMES]
         names = tuple(str(name)[:_LONGEST_NAME] for name, _ in entries)
         key: _Key = (event.phase, event.direction, names)
-        if key not in self._kinds and len(self._kinds) >= MOST_KINDS:
+        if key not in self._kinds and len(self._kinds) >= MAX_KINDS:
             key, entries = _OTHER, []
         if (kind := self._kinds.get(key)) is None:
             holds = dict(zip(names, (describe(value) for _, value in entries), strict=False))

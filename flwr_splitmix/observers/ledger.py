@@ -11,8 +11,8 @@ from flwr_splitmix.description import SplitDescription
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, RoundsMissed, RunStarted, StepDone
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.observers.observer import Observer
-from flwr_splitmix.once import Once
 from flwr_splitmix.privacy import Exposure, Ledger, Relation, RunAccount, Statement
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.values import check_truth
 
 log = logging.getLogger("flwr.splitmix")
@@ -25,7 +25,7 @@ class PrivacyLedger(Observer):
     charges every pass over a client's data with its worst batch, since the server does not know
     which examples are in which batch; the client's own ledger knows, and for the same exchanges and
     relation never reports a larger epsilon, unless so many batches of lost rounds are owed that it
-    leaves them without a number (`clients.client.MOST_EARLIER`). What a client has spent in other
+    leaves them without a number (`clients.client.MAX_EARLIER`). What a client has spent in other
     runs is in its own ledger only.
     The server's learns at most, from clients of `fit`, that it had no epsilon.
     Who may have sent something in an interrupted round has no epsilon until it is asked for a batch
@@ -63,7 +63,7 @@ class PrivacyLedger(Observer):
         self._parts_left: dict[int, int] = {}
         self._private_tests = False
         self._rounded = False
-        self._once = Once()
+        self._once = SeenKeys()
 
     @property
     def delta(self) -> float:
@@ -104,7 +104,7 @@ class PrivacyLedger(Observer):
     def on_missed(self, event: RoundsMissed) -> None:
         """Charge what left in rounds of which nothing is known: no epsilon is left."""
         self._clients.miss(event.clients)
-        self._once.first("unbounded")
+        self._once.add("unbounded")
         warn_of_missed(event.rounds)
 
     def on_begin(self, event: RoundBegun) -> None:
@@ -166,9 +166,9 @@ class PrivacyLedger(Observer):
         self._clients.finish(event.server_round, event.failures)
         statements = self.statements().values()
         words = {statement.unbounded_because + statement.outside for statement in statements}
-        if self._once.new(words):
+        if self._once.add_all(words):
             unbounded = any(statement.unbounded_because for statement in statements)
-            warns = unbounded and self._once.first("unbounded")
+            warns = unbounded and self._once.add("unbounded")
             log.log(logging.WARNING if warns else logging.INFO, "privacy of %s", self.report())
 
     def facts(self) -> Mapping[str, Any]:

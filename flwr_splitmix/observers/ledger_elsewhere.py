@@ -11,11 +11,11 @@ from typing import Any
 from flwr_splitmix.events import RoundBegun, RoundDone, RoundsMissed
 from flwr_splitmix.observers.ledger import warn_of_missed
 from flwr_splitmix.observers.observer import Observer
-from flwr_splitmix.once import Once
 from flwr_splitmix.privacy import Relation, RunAccount
 from flwr_splitmix.privacy.accountant import check_delta
 from flwr_splitmix.privacy.events import UNBOUNDED, check_relation
 from flwr_splitmix.privacy.statement import in_words
+from flwr_splitmix.seen_keys import SeenKeys
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -52,7 +52,7 @@ class LedgerElsewhere(Observer):
         self._missed = False
         self._account: RunAccount | None = None
         self._logged_words: tuple[str, ...] = ()
-        self._once = Once()
+        self._once = SeenKeys()
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class LedgerElsewhere(Observer):
     def on_missed(self, event: RoundsMissed) -> None:
         """Record that clients have uploaded what no mixer has counted."""
         self._missed = True
-        self._once.first("unbounded")
+        self._once.add("unbounded")
         warn_of_missed(event.rounds)
 
     def on_begin(self, event: RoundBegun) -> None:
@@ -116,7 +116,7 @@ class LedgerElsewhere(Observer):
         because, outside = self._words()
         if because + outside != self._logged_words:
             self._logged_words = because + outside
-            warns = because and self._once.first("unbounded")
+            warns = because and self._once.add("unbounded")
             log.log(logging.WARNING if warns else logging.INFO, "privacy of %s", self.report())
 
     def facts(self) -> Mapping[str, Any]:

@@ -13,8 +13,8 @@ from torch import Tensor
 from flwr_splitmix.events import EvaluationResult, Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.files.json_values import strict_json
 from flwr_splitmix.observers.observer import Observer
-from flwr_splitmix.once import Once
 from flwr_splitmix.runs.epsilon import epsilon_of
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.words import counted, data_size, epsilon_text
 
 log = logging.getLogger("flwr.splitmix")
@@ -43,7 +43,7 @@ class Metrics(Observer):
 
     def __init__(self) -> None:
         self.labels = 1
-        self._once = Once()
+        self._once = SeenKeys()
         self.rows: list[dict[str, Any]] = []
         self._clear()
 
@@ -81,7 +81,7 @@ class Metrics(Observer):
         return replace(event, row=row_of(event, self._psl))
 
     def _tell_of_loss(self, event: RoundDone, *, at_server: bool) -> None:
-        if at_server and LOSS in event.client_means and self._once.first("loss"):
+        if at_server and LOSS in event.client_means and self._once.add("loss"):
             log.warning(
                 "the clients' metric %r has no column: the loss of this run is computed at the "
                 "server; give it another name",

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 _SHARE = 20
 """metrics.parquet is written anew when it would lack one row in so many."""
 
-_MOST_ROWS = 2**22
+_MAX_ROWS = 2**22
 """Most rows that are read: more rounds than any run has."""
 
 
@@ -163,7 +163,7 @@ def read_rows(path: Path) -> list[Row]:
         # A buffer, not the path: a path may be memory-mapped while it is replaced.
         buffer = pa.py_buffer(read_whole(path))
         file = pq.ParquetFile(buffer, pre_buffer=False)
-        if file.metadata.num_rows > _MOST_ROWS:  # compressed, they may be a few bytes
+        if file.metadata.num_rows > _MAX_ROWS:  # compressed, they may be a few bytes
             raise unreadable(path, f"it has {file.metadata.num_rows} rows")
         # In this thread: a process that ends while Arrow's pools start aborts (apache/arrow#34314).
         rows: list[Row] = file.read(use_threads=False).to_pylist()

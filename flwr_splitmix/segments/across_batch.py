@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
 from flwr_splitmix.segments.modules import BATCH_NORMS
 from flwr_splitmix.segments.trials import (
-    UntoldError,
+    InconclusiveTrialError,
     agree,
     draw_like,
     renew,
@@ -165,7 +165,7 @@ def _dependence(
 
     Raises
     ------
-    UntoldError
+    InconclusiveTrialError
         If the outputs do not show it.
     """
     originals = {name: buffer.clone() for name, buffer in segment.named_buffers()}
@@ -191,7 +191,7 @@ def _dependence(
         return copied
 
     if torch.equal(inputs, replacements):
-        raise UntoldError("it fails on other inputs than these, which are all alike")
+        raise InconclusiveTrialError("it fails on other inputs than these, which are all alike")
     places = torch.arange(len(inputs), device=inputs.device)
     halves = [places >> bit & 1 == 1 for bit in range((len(inputs) - 1).bit_length())]
     # Without these, the first example would be in every mixture, and hide a largest number of its.
@@ -199,7 +199,7 @@ def _dependence(
     with torch.no_grad():
         before, after = run(inputs), run(replacements)
         if not (before.isfinite().any() and after.isfinite().any()):
-            raise UntoldError("its outputs are NaN or infinite")
+            raise InconclusiveTrialError("its outputs are NaN or infinite")
         if before.shape == after.shape and all(
             agree(_joined(before, after, half), run(_joined(inputs, replacements, half)))
             for half in halves
@@ -208,14 +208,14 @@ def _dependence(
                 return ""
             one, other, again = called(inputs), called(replacements), called(inputs)
             if _differing(one, again, changed):
-                raise UntoldError("its buffers differ from call to call")
+                raise InconclusiveTrialError("its buffers differ from call to call")
             names = _differing(one, other, changed)
             # One that is not persistent leaves with no weights: it matters if it changes outputs.
             if names and not segment.state_dict().keys() & names:
                 names = set() if _same(call(one, inputs), call(other, inputs)) else names
             return f"the buffer {min(names)!r} that examples change" if names else ""
         if not agree(before, run(inputs)):
-            raise UntoldError("its outputs differ from call to call")
+            raise InconclusiveTrialError("its outputs differ from call to call")
         return _UNNAMED
 
 

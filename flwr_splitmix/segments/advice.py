@@ -19,7 +19,7 @@ FLOPS = {"flops": 1.0, "mflops": 1e6, "gflops": 1e9, "tflops": 1e12}
 
 _PROBE = 32 * 2**20  # bytes sent over the loopback; takes some hundredths of a second
 _TURNS = 50
-_LEAST_SECONDS = 0.15
+_MIN_SECONDS = 0.15
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def measure_flops(module: nn.Module, inputs: Tensor, training_macs: float) -> fl
     steps = 0
     _train(module, inputs)  # warm-up: the first step is slow
     began = time.perf_counter()
-    while (seconds := time.perf_counter() - began) < _LEAST_SECONDS or not steps:
+    while (seconds := time.perf_counter() - began) < _MIN_SECONDS or not steps:
         _train(module, inputs)
         steps += 1
     module.zero_grad()

@@ -40,14 +40,20 @@ def _copied(segment: M, inputs: Tensor, *, widened: bool) -> tuple[M, Tensor]:
     return copied.float(), inputs.float() if inputs.is_floating_point() else inputs
 
 
-class UntoldError(Exception):
+class InconclusiveTrialError(Exception):
     """A trial that shows nothing."""
 
 
 def with_rows(outputs: object, count: int) -> Tensor:
-    """Return a copy of outputs; raise `UntoldError` if they have no row for each example."""
+    """Return a copy of outputs that have a row for each example.
+
+    Raises
+    ------
+    InconclusiveTrialError
+        If they have not.
+    """
     if not isinstance(outputs, Tensor) or not outputs.dim() or len(outputs) != count:
-        raise UntoldError("it does not return a tensor with a row for each example")
+        raise InconclusiveTrialError("it does not return a tensor with a row for each example")
     return outputs.clone()  # it may be a buffer
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import Order, UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import Sent
+from flwr_splitmix.hiding import SentBatch
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.seeding import derive_seed, seeded_draws, seeded_secrets
 from flwr_splitmix.testing.agreement import check_same_tensors
@@ -78,7 +78,7 @@ def check_ushape_equals_whole(
 def _step(clients: Sequence[UShapeClient], trunk: nn.Module, seed: int, number: int) -> None:
     """Take one step of all clients in one graph, in which nothing is detached."""
     cpu = torch.device("cpu")
-    uploads: list[Sent] = []
+    uploads: list[SentBatch] = []
     for index, client in enumerate(clients):
         example = client.batches.next_batch(seed, index)
         client.segments.train()

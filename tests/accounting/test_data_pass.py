@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flwr_splitmix.accounting.data_pass import DataPass
+from flwr_splitmix.accounting.data_position import DataPosition
 from flwr_splitmix.description import SplitDescription, read_description
 
 SAID = {"batch-size": 4, "num-examples": 12, "prefix": 0, "patches": 9, "width": 5}
@@ -28,6 +28,6 @@ def test_a_client_met_after_a_round_may_stand_amid_a_pass_unless_it_says_where(
     """Taken for the beginning of a pass, a record that occurs twice would be charged once."""
     described = read_description({**SAID, **fields})
     assert isinstance(described, SplitDescription)
-    met = DataPass.met(described)
+    met = DataPosition.met(described)
     met.begin_round(2, described, [], goes_on=False)
     assert met.copies == copies

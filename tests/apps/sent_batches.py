@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients import UShapeClient
-from flwr_splitmix.hiding import Sent
+from flwr_splitmix.hiding import SentBatch
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.attack_recording import trace_dir
 from flwr_splitmix.storage import load_tensors, save_tensors
@@ -21,7 +21,7 @@ class SentBatches:
     """Keeps every training batch of all clients of this process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._batches: dict[int, list[tuple[Sent, list[Tensor]]]] = defaultdict(list)
+        self._batches: dict[int, list[tuple[SentBatch, list[Tensor]]]] = defaultdict(list)
         run = UShapeClient.run
 
         def recorded_run(client: UShapeClient, method: str, arguments: Any) -> dict[str, Any]:

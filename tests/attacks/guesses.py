@@ -16,7 +16,7 @@ from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.recording.vault import Truth
 from flwr_splitmix.attacks.release import Origin
 from flwr_splitmix.attacks.scoring.floors import Floors
-from flwr_splitmix.attacks.scoring.scores import Scored, score_guess
+from flwr_splitmix.attacks.scoring.scores import AttackScores, score_guess
 from tests.attacks.victims import attacked
 
 LABELS = torch.tensor([0, 1, 0, 1])
@@ -45,7 +45,7 @@ def grey(levels: Tensor) -> Tensor:
     return levels[:, None, None, None].expand(-1, 1, 4, 4).clone()
 
 
-def attack_on(case: Case, name: str, *, trained: bool = True) -> Scored:
+def attack_on(case: Case, name: str, *, trained: bool = True) -> AttackScores:
     budget = Budget("smoke", iterations=None if trained else 1)
     public = attacked().public(300)
     attack = attack_named(name)()

@@ -9,12 +9,21 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from flwr_splitmix.attacks.results import Kept, keep, kept_results, paper_note, title, write_rows
+from flwr_splitmix.attacks.results import (
+    AttackResult,
+    keep,
+    kept_results,
+    paper_note,
+    title,
+    write_rows,
+)
 from flwr_splitmix.files.writing import write_json
 
 
-def kept(method: str, attack: str, **more: Any) -> Kept:
-    return Kept(method=method, attack=attack, adversary="server", scale="cpu", measures=[], **more)
+def kept(method: str, attack: str, **more: Any) -> AttackResult:
+    return AttackResult(
+        method=method, attack=attack, adversary="server", scale="cpu", measures=[], **more
+    )
 
 
 @pytest.mark.parametrize(("method", "error"), [("CutMixSFL", "0.0458"), ("SFL", "0.0091")])

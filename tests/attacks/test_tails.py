@@ -20,7 +20,7 @@ from flwr_splitmix.attacks.tails import EXACT, TailReading, TailReplay, Tails
 from flwr_splitmix.data import ImageDataset, load_images
 from flwr_splitmix.data.batches import batch_indices
 from flwr_splitmix.events import StepDone
-from flwr_splitmix.hiding import DPSGD, Hiding, NaiveMix, Sent
+from flwr_splitmix.hiding import DPSGD, Hiding, NaiveMix, SentBatch
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.segments import split_vision_parts
@@ -57,7 +57,7 @@ class Kept(Observer):
 class Smoothing(UShapeClient):
     """A client with a loss of its own."""
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         logits = self.hiding.logits(hidden, sent)
         return F.cross_entropy(logits, sent.batch.labels, label_smoothing=0.2)
 

@@ -21,7 +21,7 @@ from flwr_splitmix.apps.language.config import SECRET_TOKENS
 from flwr_splitmix.apps.language.texts import client_rows, tokenizer_of, training_set
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.attacks.recording.packing import UShapeStep
-from flwr_splitmix.attacks.texts.releasing import LEAST_TOKENS
+from flwr_splitmix.attacks.texts.releasing import MIN_TOKENS
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.attack_recording import attacks_dir, trace_dir
@@ -321,7 +321,7 @@ def test_a_recording_without_what_attacks_need_is_not_used(splitmix: Splitmix, h
 def test_recorded_texts_that_are_all_too_short_are_refused(home: Path) -> None:
     run = recorded(home, "USplitSL", task="generation", max_length=64)
     system = attacked_texts(run, 1)
-    texts = [text[: LEAST_TOKENS - 1] for text in system.train.texts]
+    texts = [text[: MIN_TOKENS - 1] for text in system.train.texts]
     short = TextSet(texts, [0] * len(texts))
     with pytest.raises(RunError, match=r"has a text of client 1 .* `splitmix attack forget`"):
         replace(system, train=short).case(2)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from flwr_splitmix.clients import ClientError, UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.data.texts.text_set import TextSet
-from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, Sent
+from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, SentBatch
 from flwr_splitmix.testing.toy_texts import VOCABULARY, TextToy
 from tests.clients.ushape import ORDER, decode, encode
 
@@ -22,12 +22,12 @@ TOY = TextToy(clients=1, dropout=0.0)
 
 
 class OverAllTokens(UShapeClient):
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         return Hiding.loss(self.hiding, hidden, sent)
 
 
 class PlainForward(DPForward):
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         return Hiding.obfuscate(self, batch)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients import ClientError, UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import Hiding, Sent
+from flwr_splitmix.hiding import Hiding, SentBatch
 from flwr_splitmix.testing.laws import TextToy
 from tests.clients.ushape import attached, decode, encode
 
@@ -22,22 +22,26 @@ def states(hiding: Hiding, batch: MaskedBatch) -> Tensor:
     return hidden
 
 
-def unmasked(hiding: Hiding, batch: MaskedBatch) -> Sent:
+def unmasked(hiding: Hiding, batch: MaskedBatch) -> SentBatch:
     mask: Any = None
-    return Sent([states(hiding, batch)], mask, batch)
+    return SentBatch([states(hiding, batch)], mask, batch)
 
 
 @pytest.mark.parametrize(
     ("hook", "wrong", "message"),
     [
-        ("obfuscate", lambda *_: None, r"None; needed is a Sent\(messages, mask, batch\)"),
-        ("obfuscate", states, r"a tensor \(4, \d, 5\); .* a Sent"),
+        ("obfuscate", lambda *_: None, r"None; needed is a SentBatch\(messages, mask, batch\)"),
+        ("obfuscate", states, r"a tensor \(4, \d, 5\); .* a SentBatch"),
         (
             "obfuscate",
-            lambda h, b: Sent(cast(Any, states(h, b)), b.mask, b),
-            r"a Sent with messages a tensor \(4, \d, 5\); needed is a list of tensors",
+            lambda h, b: SentBatch(cast(Any, states(h, b)), b.mask, b),
+            r"a SentBatch with messages a tensor \(4, \d, 5\); needed is a list of tensors",
         ),
-        ("obfuscate", lambda h, b: Sent([b.mask], b.mask, b), r"messages a list of a tensor \(4,"),
+        (
+            "obfuscate",
+            lambda h, b: SentBatch([b.mask], b.mask, b),
+            r"messages a list of a tensor \(4,",
+        ),
         ("obfuscate", unmasked, "with mask None;"),
         ("recover", lambda *_: None, "None; needed is one tensor"),
         ("recover", lambda h, outputs, sent: outputs, r"a list of a tensor .* outputs\[0\]"),
@@ -77,7 +81,7 @@ class Scoring(Hiding):
         super().__init__()
         self.wrong = wrong
 
-    def logits(self, hidden: Tensor, sent: Sent) -> Any:
+    def logits(self, hidden: Tensor, sent: SentBatch) -> Any:
         return self.wrong(super().logits(hidden, sent))
 
 
@@ -100,7 +104,7 @@ def test_logits_that_do_not_fit_the_texts_are_refused(wrong: Any, message: str) 
 class Decoy(Hiding):
     """Sends noise beside the hidden states, and ignores the answer to it."""
 
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         sent = super().obfuscate(batch)
         return replace(sent, messages=[*sent.messages, torch.randn_like(sent.messages[0])])
 
@@ -118,7 +122,7 @@ class Returning(Hiding):
         super().__init__()
         self.wrong = wrong
 
-    def returned(self, gradients: Sequence[Tensor], sent: Sent) -> Any:
+    def returned(self, gradients: Sequence[Tensor], sent: SentBatch) -> Any:
         return self.wrong(gradients)
 
 

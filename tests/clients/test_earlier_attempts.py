@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flwr_splitmix.clients import ClientError
-from flwr_splitmix.clients.client import MOST_EARLIER
+from flwr_splitmix.clients.client import MAX_EARLIER
 from flwr_splitmix.clients.guards.earlier_attempts import EarlierAttempts
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.data.batches import Batches
@@ -81,13 +81,13 @@ def test_attempts_of_unknown_length_have_no_epsilon() -> None:
 
 def test_more_batches_than_can_be_drawn_again_are_an_unknown_number() -> None:
     """A client that accounts for no noise takes part all the same."""
-    order = replace(ORDER, attempt=2, earlier=(MOST_EARLIER + 1, 1))
+    order = replace(ORDER, attempt=2, earlier=(MAX_EARLIER + 1, 1))
     plain = client_of(order, privacy=None)
     assert "smashed" in ask(plain, 0, FullShare())
     client = client_of(order)
     ask(client, 0, mask(2))
     assert client.epsilon == math.inf
-    assert order.unheld(1) == ([MOST_EARLIER + 1], False)  # a file holds the other
+    assert order.unheld(1) == ([MAX_EARLIER + 1], False)  # a file holds the other
 
 
 @pytest.mark.parametrize("examples", [3, 13])
@@ -119,13 +119,13 @@ def test_what_is_owed_for_many_rounds_has_a_bound() -> None:
     """Otherwise the state would grow with every round, and what has to be drawn again with it."""
     attempts = EarlierAttempts(12)
     for number in range(4):
-        place = number * MOST_EARLIER // 4
-        attempts.note(replace(ORDER, attempt=1, earlier=(MOST_EARLIER // 4,)), place, 0)
+        place = number * MAX_EARLIER // 4
+        attempts.note(replace(ORDER, attempt=1, earlier=(MAX_EARLIER // 4,)), place, 0)
     assert len(attempts.state()) == 4
-    attempts.note(replace(ORDER, attempt=1, earlier=(1,)), MOST_EARLIER, 0)
+    attempts.note(replace(ORDER, attempt=1, earlier=(1,)), MAX_EARLIER, 0)
     attempts.note(replace(ORDER, attempt=3), 5, 0)
     assert attempts.state() == [[5, None]]
-    many = replace(ORDER, attempt=MOST_EARLIER, earlier=(1,) * MOST_EARLIER)
+    many = replace(ORDER, attempt=MAX_EARLIER, earlier=(1,) * MAX_EARLIER)
     attempts.note(many, 6, 0)
     assert attempts.state() == [[6, None]]
 

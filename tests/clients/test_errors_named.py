@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 from flwr_splitmix.clients import ClientError, SplitClient, UShapeClient
 from flwr_splitmix.clients.client import WrappedError
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import DPForward, Hiding, Sent
+from flwr_splitmix.hiding import DPForward, Hiding, SentBatch
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import FullShare
 from flwr_splitmix.strategies import PSL
@@ -194,7 +194,7 @@ def test_inputs_of_a_step_that_do_not_fit_the_head_are_named() -> None:
 
 def test_an_error_of_ones_own_obfuscate_is_not_taken_for_the_heads() -> None:
     class Own(Hiding):
-        def obfuscate(self, batch: MaskedBatch) -> Sent:
+        def obfuscate(self, batch: MaskedBatch) -> SentBatch:
             sent = super().obfuscate(batch)
             return replace(sent, messages=[sent.messages[0] @ torch.ones(7, 7)])
 

@@ -20,7 +20,7 @@ from flwr_splitmix.hiding import (
     MixGuard,
     NaiveMix,
     NoPeek,
-    Sent,
+    SentBatch,
     SnD,
 )
 from tests.clients.ushape import ORDER, Masked, encode
@@ -31,7 +31,7 @@ TOKENS = 6
 class SeriesForward(DPForward):
     """The last feature of a token is 0 where a series is padded."""
 
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         return super().obfuscate(replace(batch, mask=(batch.inputs[..., -1] != 0).long()))
 
     def charge(self, kind: str, records: np.ndarray) -> None:
@@ -86,7 +86,7 @@ class Unmasked(SeriesForward):
 
     own_masks = False
 
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         return DPForward.obfuscate(self, batch)
 
 

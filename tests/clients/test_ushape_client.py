@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import DPForward, Hiding, Sent
+from flwr_splitmix.hiding import DPForward, Hiding, SentBatch
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.strategies import USplitSL
@@ -174,7 +174,7 @@ def test_a_servers_absurd_head_and_tail_are_not_loaded(number: float) -> None:
 class Overflowing(UShapeClient):
     """Has a loss whose derivative at the tail's weights is not finite."""
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         weight = next(self.tail.parameters())
         return super().loss(hidden, sent) + (0 * weight).square().sum().sqrt()
 
@@ -269,12 +269,12 @@ class Prompted(nn.Module):
 class Masked(Hiding):
     """Sends the mask of the head's tokens, which are more than those of the text."""
 
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         states = self.side.head(batch.inputs, batch.mask)
         mask = torch.cat([torch.ones_like(batch.mask[:, :2]), batch.mask], dim=1)
-        return Sent([states], mask, replace(batch, mask=mask))
+        return SentBatch([states], mask, replace(batch, mask=mask))
 
-    def logits(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def logits(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         return super().logits(hidden, sent)[:, 2:]
 
 
@@ -294,7 +294,7 @@ def test_a_head_may_make_other_tokens_if_its_hiding_sends_their_mask(hiding: typ
 class Detached(Hiding):
     """Adds noise without gradients, so that the head learns nothing."""
 
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         sent = super().obfuscate(batch)
         return replace(sent, messages=[message.detach() for message in sent.messages])
 

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, NaiveMix, Sent
+from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, NaiveMix, SentBatch
 from flwr_splitmix.strategies import DPSGDSL, USplitSL
 from flwr_splitmix.testing.laws import TextToy
 from tests.clients.ushape import ORDER, PATCHES, Masked, decode, encode
@@ -28,7 +28,7 @@ MEANS = INPUTS.mean((1, 2))
 class Regressing(UShapeClient):
     """Learns rows of numbers, (b, 1) or (b, 2)."""
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         predictions = self.tail(hidden, sent.mask).mean(1)[:, : sent.batch.labels.shape[1]]
         return mse_loss(predictions, sent.batch.labels)
 
@@ -36,7 +36,7 @@ class Regressing(UShapeClient):
 class Multi(UShapeClient):
     """Learns several labels of 0 and 1."""
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         predictions = self.tail(hidden, sent.mask).mean(1)[:, : sent.batch.labels.shape[1]]
         return binary_cross_entropy_with_logits(predictions, sent.batch.labels.float())
 
@@ -51,7 +51,7 @@ def test_labels_of_another_dtype_than_the_tails_are_named() -> None:
     """Python's floats become float64; the server would hear of a RuntimeError alone."""
 
     class Huber(Regressing):
-        def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+        def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
             return huber_loss(self.tail(hidden, sent.mask).mean(1)[:, :1], sent.batch.labels)
 
     client = client_of(Huber, MEANS.double()[:, None])
@@ -88,14 +88,14 @@ def test_a_loss_of_ones_own_counts_whatever_the_labels(
 class Compact(UShapeClient):
     """Needs no labels: hidden states shall be small."""
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         return hidden.square().mean()
 
 
 class NoisyRegression(DPSGD):
     """Learns numbers with noise; its loss is a mean over examples, so its charges hold."""
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         return mse_loss(self.logits(hidden, sent).mean(1)[:, :1], sent.batch.labels)
 
     def charge(self, kind: str, records: np.ndarray) -> None:
@@ -115,7 +115,7 @@ def test_the_loss_of_an_own_hiding_takes_labels_of_its_own(labels: Tensor) -> No
 class Penalised(Hiding):
     """Adds a term to the loss of this package."""
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         return super().loss(hidden, sent) + hidden.square().mean()
 
 
@@ -142,7 +142,7 @@ def test_texts_without_labels_are_for_a_loss_of_ones_own(caplog: pytest.LogCaptu
 class Divided(UShapeClient):
     """Divides by what is 0 in examples whose label is 0."""
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         means = self.tail(hidden, sent.mask).mean((1, 2))
         ratios: Tensor = means.abs() / sent.batch.labels  # of two signs the mean would be NaN
         return ratios.mean()
@@ -151,7 +151,7 @@ class Divided(UShapeClient):
 class Masking(Regressing):
     """Leaves out what has no target."""
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         labels = sent.batch.labels
         finite_batch = replace(sent.batch, labels=labels.nan_to_num())
         return super().loss(hidden, replace(sent, batch=finite_batch))
@@ -168,7 +168,7 @@ def decoded(client: UShapeClient, weight: float | None = None) -> dict[str, Any]
 class Rooted(UShapeClient):
     """The root of 0 has an infinite gradient."""
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         predictions: Tensor = self.tail(hidden, sent.mask)
         return (predictions * 0).square().sum().sqrt()
 
@@ -235,7 +235,7 @@ def test_a_loss_that_is_not_finite_is_not_told_where_an_epsilon_is_kept() -> Non
 class Series(Hiding):
     """Masks series where they are padded, which their last feature shows."""
 
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         return super().obfuscate(replace(batch, mask=(batch.inputs[..., -1] != 0).long()))
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import Sent
+from flwr_splitmix.hiding import SentBatch
 from flwr_splitmix.scoring.texts import ClassScores
 from flwr_splitmix.server.evaluation import ushape as evaluation
 from flwr_splitmix.strategies import USplitSL
@@ -26,7 +26,7 @@ from tests.clients.ushape import ORDER, PATCHES, Masked, attached
 class Regressing(UShapeClient):
     """Learns numbers."""
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         predictions = self.tail(hidden, sent.mask).mean((1, 2))
         return mse_loss(predictions, sent.batch.labels.to(predictions.dtype))
 
@@ -242,7 +242,7 @@ def test_scores_in_no_dictionary_are_refused() -> None:
 class Pixels(UShapeClient):
     """Has a class for each place of an image."""
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         return cross_entropy(self.tail(hidden, sent.mask), sent.batch.labels)
 
 
@@ -300,7 +300,7 @@ def test_scores_of_ones_own_get_outputs_of_any_form() -> None:
             return super().forward(inputs, mask).mean((1, 2))
 
     class Direct(UShapeClient):
-        def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+        def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
             return mse_loss(self.tail(hidden, sent.mask), sent.batch.labels)
 
     class DirectError(MeanError):

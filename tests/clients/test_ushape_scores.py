@@ -17,7 +17,7 @@ from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.events import Exchange, RoundDone
-from flwr_splitmix.hiding import Hiding, NaiveMix, Sent
+from flwr_splitmix.hiding import Hiding, NaiveMix, SentBatch
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.scoring.texts import TextScores
@@ -203,7 +203,7 @@ def test_batches_without_a_label_do_not_count_in_the_loss(
 class Tagging(UShapeClient):
     """Scores a label at its own place."""
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         return cross_entropy(self.tail(hidden, sent.mask).mT, sent.batch.labels)
 
 

@@ -19,7 +19,15 @@ from flwr_splitmix.clients import (
     score_locally,
 )
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import DPSGD, HIDINGS, Hiding, MixGuard, MixGuardOptions, NaiveMix, Sent
+from flwr_splitmix.hiding import (
+    DPSGD,
+    HIDINGS,
+    Hiding,
+    MixGuard,
+    MixGuardOptions,
+    NaiveMix,
+    SentBatch,
+)
 from flwr_splitmix.hiding import mixguard as parts
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.strategies import MixGuard as MixGuardStrategy
@@ -174,7 +182,7 @@ class Doubling(Hiding):
         sent = super().obfuscate(batch)
         return replace(sent, messages=[2 * message for message in sent.messages])
 
-    def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
+    def recover(self, outputs: Sequence[Tensor], sent: SentBatch) -> Tensor:
         return super().recover([output / 2 for output in outputs], sent)
 
 

@@ -158,7 +158,7 @@ def test_a_large_batch_is_measured_in_part(monkeypatch: pytest.MonkeyPatch) -> N
         return distance_correlation(x, y)
 
     monkeypatch.setattr(no_peek, "distance_correlation", noting)
-    monkeypatch.setattr(no_peek, "MOST_TOKENS", 7)
+    monkeypatch.setattr(no_peek, "MAX_TOKENS", 7)
     (client,) = text_toy("NoPeekSL", clients=1).clients_for()
     client.attach(ORDER, None)
     ids = torch.full((4, 5), 3)

@@ -13,7 +13,7 @@ from torch import Tensor
 from flwr_splitmix.clients import MixGuardClient, UShapeClient
 from flwr_splitmix.clients.ushape.batch_in_flight import UShapeBatchInFlight
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import Hiding, MixGuardOptions, Sent
+from flwr_splitmix.hiding import Hiding, MixGuardOptions, SentBatch
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, MixGuard, UShapeStrategy, USplitSL
 from flwr_splitmix.testing.laws import (
     TextToy,
@@ -94,11 +94,11 @@ class Noise(Hiding):
 
     warning = "noise of 0.1 hides little"
 
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         encoded = super().obfuscate(batch)
         return replace(encoded, messages=[m + 0.1 * torch.randn_like(m) for m in encoded.messages])
 
-    def recover(self, outputs: Any, sent: Sent) -> Tensor:
+    def recover(self, outputs: Any, sent: SentBatch) -> Tensor:
         return super().recover(outputs, sent) - 0.1
 
 
@@ -199,7 +199,7 @@ def test_law_1_notices_a_gradient_that_is_scaled(monkeypatch: pytest.MonkeyPatch
 def test_law_1_notices_a_graph_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Hiding.recover
 
-    def cut(self: Hiding, outputs: Any, sent: Sent) -> Tensor:
+    def cut(self: Hiding, outputs: Any, sent: SentBatch) -> Tensor:
         return right(self, [0.5 * output for output in outputs], sent)
 
     monkeypatch.setattr(Hiding, "recover", cut)

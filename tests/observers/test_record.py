@@ -14,7 +14,7 @@ import torch
 from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Plan, RandomCutout, Upload
 from flwr_splitmix.observers import ClientTimes, ExchangeKinds, KeptMixtures, Observer
-from flwr_splitmix.observers.exchange_kinds import MOST_KINDS, describe
+from flwr_splitmix.observers.exchange_kinds import MAX_KINDS, describe
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.selection import select
 from flwr_splitmix.strategies import PSL, CutMixSL, MixupSL, SplitStrategy
@@ -62,18 +62,18 @@ def test_no_value_of_a_message_is_kept() -> None:
 
 def test_clients_do_not_choose_how_long_the_record_grows() -> None:
     kinds = ExchangeKinds()
-    for number in range(3 * MOST_KINDS):
+    for number in range(3 * MAX_KINDS):
         payload = {f"{number}-{'x' * 10_000}": number, **{str(n): n for n in range(1000)}}
         kinds.on_exchange(Exchange(1, 0, "step", "up", payload, 1))
     state = kinds.state()["kinds"]
-    assert len(state) == MOST_KINDS + 1
-    assert sum(kind["count"] for kind in state) == 3 * MOST_KINDS
-    assert len(json.dumps(state)) < 1000 * MOST_KINDS
+    assert len(state) == MAX_KINDS + 1
+    assert sum(kind["count"] for kind in state) == 3 * MAX_KINDS
+    assert len(json.dumps(state)) < 1000 * MAX_KINDS
     again = ExchangeKinds()
     again.restore(json.loads(json.dumps(kinds.state())))
     assert again.state() == kinds.state()
     again.on_exchange(Exchange(1, 0, "step", "up", {"one": 1}, 1))
-    assert len(again.state()["kinds"]) == MOST_KINDS + 1
+    assert len(again.state()["kinds"]) == MAX_KINDS + 1
 
 
 @pytest.mark.parametrize(

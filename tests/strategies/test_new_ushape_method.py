@@ -20,8 +20,8 @@ import numpy as np
 from torch import Tensor
 
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding.charges import Charges, Planned
-from flwr_splitmix.hiding.exchanged import ClientSide, Sent
+from flwr_splitmix.hiding.charges import Charges, PlannedClient
+from flwr_splitmix.hiding.exchanged import ClientSide, SentBatch
 from flwr_splitmix.hiding.hiding import Hiding
 from flwr_splitmix.hiding.record_ledger import RecordLedger
 from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed
@@ -57,17 +57,17 @@ class Veiled(Hiding):
         attempt = 0 if kind == "train" else self.side.attempt
         self.ledger.charge(kind, records, 2 / self.noise_multiplier, attempt=attempt)
 
-    def planned_charges(self, planned: Planned) -> Charges:
+    def planned_charges(self, planned: PlannedClient) -> Charges:
         """Return the charge of a message."""
         shift = 2 / self.noise_multiplier
         return Charges(delta=self.delta, shift=shift, tested=planned.tested)
 
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         """Clip and add noise."""
         hidden: Tensor = self.side.head(batch.inputs, batch.mask)
         hidden = hidden.where(batch.mask.unsqueeze(-1) != 0, 0.0)
         noisy = add_noise(clip_smashed(hidden, self.noise), self.noise.sigma_s)
-        return Sent([noisy.to(hidden.dtype)], batch.mask, batch)
+        return SentBatch([noisy.to(hidden.dtype)], batch.mask, batch)
 
     def statement(self) -> Statement:
         """Return what was spent."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import Hiding, Sent
+from flwr_splitmix.hiding import Hiding, SentBatch
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts
 from flwr_splitmix.segments.language.layouts.layout import Task
@@ -154,12 +154,12 @@ def test_who_needs_more_memory_to_learn_from_than_there_is_is_left_out() -> None
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
 
     class Thrice(Hiding):
-        def obfuscate(self, batch: MaskedBatch) -> Sent:
+        def obfuscate(self, batch: MaskedBatch) -> SentBatch:
             sent = super().obfuscate(batch)
             times = 3 if self.side.client == 1 else 1
             return replace(sent, messages=[*sent.messages] * times)
 
-        def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
+        def recover(self, outputs: Sequence[Tensor], sent: SentBatch) -> Tensor:
             return torch.stack([*outputs]).mean(0)
 
     failures = failures_of(TextToy(hiding=Thrice), Forgetful(11))

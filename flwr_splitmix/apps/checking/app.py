@@ -134,7 +134,7 @@ def _check_of(kind: Kind) -> AppCheck:
 def _collected(remarks: list[str]) -> Iterator[None]:
     """Collect warnings of the run's parts as remarks, instead of writing them to standard error."""
     log = logging.getLogger("flwr.splitmix")
-    handler = _Into(remarks)
+    handler = _Collecting(remarks)
     propagated, log.propagate = log.propagate, False
     log.addHandler(handler)
     try:
@@ -144,7 +144,7 @@ def _collected(remarks: list[str]) -> Iterator[None]:
         log.propagate = propagated
 
 
-class _Into(logging.Handler):
+class _Collecting(logging.Handler):
     """Handler that appends each warning to a list."""
 
     def __init__(self, remarks: list[str]) -> None:

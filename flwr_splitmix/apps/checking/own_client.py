@@ -24,7 +24,7 @@ from flwr_splitmix.words import cause, counted
 
 _NEEDED = "needed is a tensor (batch, patches, width)"
 
-_MOST_TRIED = 16
+_MAX_TRIED = 16
 """Most partitions that are asked for a client with data; each may read a whole data set."""
 
 
@@ -54,7 +54,7 @@ class _Config(dict[str, Any]):
 
 def look_at_client(app: SplitClientApp, values: Mapping[str, Any], report: Report) -> None:
     """Make the app's first client with data, run its lower segment, and report the findings."""
-    tried = min(report.nodes, _MOST_TRIED)
+    tried = min(report.nodes, _MAX_TRIED)
     for partition in range(tried):
         try:
             client = app.client_fn(_context(partition, values, report.nodes))

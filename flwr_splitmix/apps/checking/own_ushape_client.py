@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from flwr_splitmix.apps.checking.report import Report
-from flwr_splitmix.clients import Order, Sent, UShapeClient
+from flwr_splitmix.clients import Order, SentBatch, UShapeClient
 from flwr_splitmix.clients.finite import check_finite
 from flwr_splitmix.clients.ushape.checked_methods import (
     check_counted,
@@ -39,7 +39,7 @@ def look_at_ends(client: UShapeClient, example: Example, report: Report) -> None
     batch of test data is scored, too. What goes wrong there is a remark: a strategy need not
     evaluate.
     """
-    upload: Sent | None = None
+    upload: SentBatch | None = None
     with _told("the head", report.problems):
         batch = MaskedBatch.of(example, client.device)
         client.ends.width(batch, own_masks=client.hiding.own_masks)
@@ -76,7 +76,7 @@ def _told(subject: str, findings: list[str], begin: str = "") -> Iterator[None]:
         findings.append(f"{subject} raised {cause(error, 300)}")
 
 
-def _messages(client: UShapeClient, batch: MaskedBatch) -> Sent:
+def _messages(client: UShapeClient, batch: MaskedBatch) -> SentBatch:
     """Begin a round, and return what a step sends of a batch."""
     client.attach(_ORDER, None)
     client.segments.train()
@@ -87,7 +87,7 @@ def _messages(client: UShapeClient, batch: MaskedBatch) -> Sent:
     return upload
 
 
-def _passes_server(client: UShapeClient, upload: Sent, report: Report) -> bool:
+def _passes_server(client: UShapeClient, upload: SentBatch, report: Report) -> bool:
     """Report what a server would not take, and the size of the messages."""
     message, learns = upload.messages[0], [p for p in client.head.parameters() if p.requires_grad]
     examples, tokens, width = message.shape

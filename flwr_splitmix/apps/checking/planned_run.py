@@ -18,12 +18,12 @@ from flwr_splitmix.server.steps.round_length import RoundLength
 
 Counts = NDArray[np.int64]
 
-_MOST_DRAWN = 3 * 10**6  # numbers that are drawn beforehand: some seconds
-_LEAST_DRAWN = 500  # a round takes at least as long as so many
+_MAX_DRAWN = 3 * 10**6  # numbers that are drawn beforehand: some seconds
+_MIN_DRAWN = 500  # a round takes at least as long as so many
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """What a run asks of its clients.
 
     Attributes
@@ -101,7 +101,7 @@ class PlannedRun:
         return self._size < len(self.sizes)
 
     @cached_property
-    def drawn(self) -> Work | None:
+    def drawn(self) -> Workload | None:
         """What the seed's draws ask of the clients; None if there are no draws, or too many."""
         if not self._drawn:
             return None
@@ -110,17 +110,17 @@ class PlannedRun:
             steps[each.clients] += each.steps
             evaluations[each.evaluated] += 1
         together = sorted({len(each.clients) for each in self._drawn})
-        return Work(steps, evaluations, tuple(together))
+        return Workload(steps, evaluations, tuple(together))
 
     @cached_property
-    def at_most(self) -> Work:
+    def at_most(self) -> Workload:
         """What any draws can ask of each client: it is in every round, with those that have most.
 
         If every round takes all clients, this is what the run does.
         """
         evaluations = -(-self.rounds // self.evaluate_every) if self.evaluate_every else 0
         have = np.asarray(self.sizes) > 0
-        return Work(
+        return Workload(
             np.where(have, self.rounds * self._most_steps, 0),
             np.full(len(have), evaluations),
             tuple(self._numbers),
@@ -188,8 +188,8 @@ class PlannedRun:
     @cached_property
     def _drawn(self) -> tuple[PlannedRound, ...]:
         """Rounds as the seed draws them; () if each takes all clients, or they are too many."""
-        cost = self.rounds * max(_LEAST_DRAWN, len(self.sizes))
-        if not self.draws or cost > _MOST_DRAWN:
+        cost = self.rounds * max(_MIN_DRAWN, len(self.sizes))
+        if not self.draws or cost > _MAX_DRAWN:
             return ()
         rounds: list[PlannedRound] = []
         empty: set[int] = set()

@@ -20,7 +20,7 @@ from flwr_splitmix.apps.configuration.continuing import ROUNDS, continued
 from flwr_splitmix.apps.configuration.error import ConfigError, key_of, sentence_of
 from flwr_splitmix.apps.configuration.link_keys import check_link_keys
 from flwr_splitmix.apps.configuration.links import ray_link, stream_link
-from flwr_splitmix.description import MAX_BATCH
+from flwr_splitmix.description import MAX_USHAPE_BATCH
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import AutoLink, Link
 from flwr_splitmix.links.frames.feedback import check_feedback
@@ -39,7 +39,7 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, le=1000)]
 """A learning rate of AdamW, whose steps have about its size."""
 
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 
 
 class TrainingOptions(TypedDict):
@@ -58,7 +58,7 @@ class TrainingOptions(TypedDict):
     observers: Sequence[Observer]
 
 
-_MOST_SAID = 10
+_MAX_SAID = 10
 """Most wrong keys that a message names, such as those of another app's run."""
 
 
@@ -78,7 +78,7 @@ class AppConfig(BaseModel):
     num_server_rounds: Count
     epochs_per_round: Count
     steps_per_round: CountOrAuto
-    batch_size: Annotated[int, Field(ge=1, le=MAX_BATCH)]
+    batch_size: Annotated[int, Field(ge=1, le=MAX_USHAPE_BATCH)]
     lr: Rate
     weight_decay: Annotated[float, Field(ge=0, le=1000)]
     warmup_epochs: NotNegative
@@ -88,14 +88,14 @@ class AppConfig(BaseModel):
     evaluate_every: Count
     device: str
     precision: Precision
-    server_threads: Annotated[int, Field(ge=0, le=MOST_THREADS)]
+    server_threads: Annotated[int, Field(ge=0, le=MAX_THREADS)]
     client_device: str
     link: Literal["auto", "ray", "stream"]
     attach_timeout: Positive
     step_timeout: Positive
     num_hosts: CountOrAuto
     host_gpus: NotNegative
-    host_threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
+    host_threads: Annotated[int, Field(ge=1, le=MAX_THREADS)]
     link_address: str
     link_advertise: str
     link_insecure: StrictBool
@@ -127,10 +127,8 @@ class AppConfig(BaseModel):
         except ValidationError as error:
             keys = [key_of(name) for name in cls.model_fields]
             sentences = [sentence_of(wrong, keys) for wrong in error.errors()]
-            more = (
-                [f"and {len(sentences) - _MOST_SAID} more"] if len(sentences) > _MOST_SAID else []
-            )
-            raise ConfigError("; ".join([*sentences[:_MOST_SAID], *more])) from None
+            more = [f"and {len(sentences) - _MAX_SAID} more"] if len(sentences) > _MAX_SAID else []
+            raise ConfigError("; ".join([*sentences[:_MAX_SAID], *more])) from None
 
     @classmethod
     def of_run(

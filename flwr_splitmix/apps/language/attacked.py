@@ -28,7 +28,7 @@ from flwr_splitmix.attacks.recording.trace import Trace
 from flwr_splitmix.attacks.texts.public_releases import released_again
 from flwr_splitmix.attacks.texts.recorded import recorded_texts
 from flwr_splitmix.attacks.texts.releasing import (
-    LEAST_TOKENS,
+    MIN_TOKENS,
     Released,
     draw_victims,
     fill_step,
@@ -133,7 +133,7 @@ class AttackedTexts:
             all_released, trained = Released([], []), len(train_indices)
             chosen = [(self.train, i) for i in train_indices] + chosen
         if not chosen and not trained:
-            raise RunError(f"no text has {LEAST_TOKENS} tokens or more: there is nothing to attack")
+            raise RunError(f"no text has {MIN_TOKENS} tokens or more: there is nothing to attack")
         if chosen:
             released = self._released(chosen, seed)
             all_released = Released(
@@ -166,7 +166,7 @@ class AttackedTexts:
         if not recorded.releases:
             raise RunError(
                 f"no recorded step that can be read has a text of client {self.client} with "
-                f"{LEAST_TOKENS} tokens or more, so there is nothing to attack: name another "
+                f"{MIN_TOKENS} tokens or more, so there is nothing to attack: name another "
                 "client with --client, or remove the recording with `splitmix attack forget`, so "
                 "that texts are released once more"
             )

@@ -39,7 +39,7 @@ from flwr_splitmix.segments.language import LanguageParts
 from flwr_splitmix.server.nodes.participants import size_of_draw
 from flwr_splitmix.words import counted, listed
 
-MOST_ROWS = 4000
+MAX_ROWS = 4000
 """Number of training rows that are tokenised: enough to estimate their lengths, and fast."""
 
 
@@ -165,7 +165,7 @@ class _Opened:
             return
         check_vocabulary(config, tokenizer_of(config), self._model[1])
         rows = text_sets(config).train
-        looked = rows.first(MOST_ROWS)
+        looked = rows.first(MAX_ROWS)
         counts: list[LongTextsCount] = []
         texts = run_token_set(config, looked, counts.append)
         beginning = f"of the first {len(looked)} training rows: " if len(looked) < len(rows) else ""

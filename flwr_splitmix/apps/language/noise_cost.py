@@ -7,7 +7,7 @@ from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.hiding import hiding_of
 from flwr_splitmix.apps.language.texts import training_size
 from flwr_splitmix.apps.ushape.noise import remark_not_accounted, remark_spending
-from flwr_splitmix.hiding.charges import Planned
+from flwr_splitmix.hiding.charges import PlannedClient
 
 
 def remark_noise(config: LanguageConfig, report: Report) -> None:
@@ -27,7 +27,7 @@ def remark_noise(config: LanguageConfig, report: Report) -> None:
     learns = config.learns == "all"
     # With answers, all texts of a batch are sent again for each token of the longest.
     each = config.max_new_tokens if config.generation_scores else 1
-    planned = Planned(
+    planned = PlannedClient(
         head_learns=learns,  # its weights, or adapters in it
         returns=learns,
         averaged=config.averages,

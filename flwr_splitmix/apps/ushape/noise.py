@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flwr_splitmix.apps.checking.planned_run import PlannedRun, Work
+from flwr_splitmix.apps.checking.planned_run import PlannedRun, Workload
 from flwr_splitmix.apps.checking.report import Report
 from flwr_splitmix.apps.configuration.run_config import AppConfig
 from flwr_splitmix.data.batches import batch_indices
 from flwr_splitmix.hiding import Hiding
-from flwr_splitmix.hiding.charges import Charges, Planned
+from flwr_splitmix.hiding.charges import Charges, PlannedClient
 from flwr_splitmix.hiding.record_ledger import as_releases
 from flwr_splitmix.overriding import overridden
 from flwr_splitmix.privacy.analytic import gaussian_epsilon
@@ -22,7 +22,7 @@ from flwr_splitmix.privacy.statement import in_words
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.words import counted
 
-_MOST_DRAWN = 20_000  # batches with replacement that are drawn beforehand, some seconds
+_MAX_DRAWN = 20_000  # batches with replacement that are drawn beforehand, some seconds
 
 
 def remark_not_accounted(strategy: str, report: Report) -> None:
@@ -34,7 +34,7 @@ def remark_not_accounted(strategy: str, report: Report) -> None:
 def remark_spending(
     config: AppConfig,
     hiding: Hiding,
-    planned: Planned,
+    planned: PlannedClient,
     sizes: Sequence[int],
     report: Report,
     *,
@@ -80,7 +80,7 @@ def remark_spending(
     report.remarks.append(f"planned privacy: {statement}. Assumed: {spent.description}{whose}")
 
 
-def _charges(hiding: Hiding, planned: Planned) -> Charges | None:
+def _charges(hiding: Hiding, planned: PlannedClient) -> Charges | None:
     """Return what a hiding says it will charge; None if that is not about its own `charge`."""
     if overridden(type(hiding), ("charge",), "planned_charges"):
         return None
@@ -95,7 +95,9 @@ class _Spent:
     description: str
 
 
-def _spent(config: AppConfig, charges: Charges, run: PlannedRun, work: Work, record: str) -> _Spent:
+def _spent(
+    config: AppConfig, charges: Charges, run: PlannedRun, work: Workload, record: str
+) -> _Spent:
     trained = _trained(config, charges, run, work.steps.tolist())
     tested = charges.tested * int(work.evaluations.max())
     epsilon = gaussian_epsilon(charges.delta, math.sqrt(max(trained, tested)) * charges.shift)
@@ -111,7 +113,7 @@ def _spent(config: AppConfig, charges: Charges, run: PlannedRun, work: Work, rec
 def _trained(config: AppConfig, charges: Charges, run: PlannedRun, steps: Sequence[int]) -> int:
     """Return what training costs at most the record that spends most, in releases."""
     size = config.batch_size
-    most, remaining = 0, _MOST_DRAWN
+    most, remaining = 0, _MAX_DRAWN
     for client, (records, step_count) in enumerate(zip(run.sizes, steps, strict=True)):
         if records >= size:
             most = max(most, -(-step_count // (records // size)))

@@ -34,7 +34,7 @@ from flwr_splitmix.attacks.recording.vault import NO_TRUTH, Truth, Vault, VaultE
 from flwr_splitmix.attacks.release import Adversary, Origin, Release
 from flwr_splitmix.attacks.tails import Tails
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import ClientSide, Sent
+from flwr_splitmix.hiding import ClientSide, SentBatch
 from flwr_splitmix.hiding.making import make_hiding, sources_of
 from flwr_splitmix.mixers import FullShare, NoMixing, SmashedShape, Upload, each_alone
 from flwr_splitmix.runs import Run, RunError
@@ -66,7 +66,9 @@ class HidingEnds(nn.Module):
     def returned(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the gradient (b, T, d) that a client returns for the trunk's outputs."""
         batch = _batch(outputs, labels)
-        (gradient,) = returned_gradients(self.hiding, [outputs], Sent([outputs], batch.mask, batch))
+        (gradient,) = returned_gradients(
+            self.hiding, [outputs], SentBatch([outputs], batch.mask, batch)
+        )
         return gradient
 
 

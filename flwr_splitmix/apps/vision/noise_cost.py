@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from flwr_splitmix.apps.checking.planned_run import PlannedRun, Work
+from flwr_splitmix.apps.checking.planned_run import PlannedRun, Workload
 from flwr_splitmix.apps.checking.report import Report
 from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.vision.config import VisionConfig
@@ -191,7 +191,7 @@ def _remark_epsilon(
     if numbers and (shrinks or config.pace.skips):
         numbers = range(min(run.min_nodes, *numbers), max(numbers) + 1)
 
-    def most_spent(work: Work) -> _Spent:
+    def most_spent(work: Workload) -> _Spent:
         return _most_spent(config, uploads, run, work.steps.tolist(), numbers)
 
     most = most_spent(run.at_most)

@@ -24,7 +24,7 @@ PARTITIONS = "partitions"
 PATIENCE = 120.0
 """Minimum timeout of the query in seconds: Flower starts a process to answer it."""
 
-MOST_ASKED = 3
+MAX_ASKED = 3
 """Most nodes that are asked."""
 
 
@@ -57,7 +57,7 @@ def ask_partitions(grid: Grid, timeout: float) -> int:
     """Query nodes, one after another, for the number of partitions of the data.
 
     The number of nodes may differ: it grows while they connect, and a partition may have no node.
-    The next node, one of `MOST_ASKED`, is asked as soon as the earlier ones have failed, or have
+    The next node, one of `MAX_ASKED`, is asked as soon as the earlier ones have failed, or have
     let their part of the time pass; then the first answer counts.
 
     Raises
@@ -72,7 +72,7 @@ def ask_partitions(grid: Grid, timeout: float) -> int:
         time.sleep(0.2)
     questions: list[Mail] = []
     failures: list[str] = []
-    began, most = time.monotonic(), min(len(nodes), MOST_ASKED)
+    began, most = time.monotonic(), min(len(nodes), MAX_ASKED)
     for number, node in enumerate(nodes[:most], 1):
         questions.append(Mail(grid, [_question(node)]))
         until = began + timeout * number / most

@@ -14,7 +14,7 @@ from flwr_splitmix.apps.vision.advice import setting_of
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of, sizes_of_clients
 from flwr_splitmix.apps.vision.ushape import make_strategy, open_model, parts_of, try_client
-from flwr_splitmix.hiding.charges import Planned
+from flwr_splitmix.hiding.charges import PlannedClient
 from flwr_splitmix.links.frames.wire import wire_bytes
 from flwr_splitmix.segments.advice import Setting, prefix_sums
 from flwr_splitmix.segments.costs import measure_stages
@@ -60,7 +60,7 @@ def remark_noise(config: VisionConfig, report: Report) -> None:
     sizes = [config.samples_per_client]
     if report.nodes_known:
         sizes = sizes_of_clients(config, report.nodes)
-    planned = Planned(
+    planned = PlannedClient(
         head_learns=config.learns == "all",
         returns=config.learns == "all",
         averaged=config.averages,

@@ -15,7 +15,7 @@ from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.images.embedding.exact_parts import exact_ways
 from flwr_splitmix.attacks.images.embedding.joint_parts import joint_ways
 from flwr_splitmix.attacks.images.linear_decoder import set_apart
-from flwr_splitmix.attacks.images.mixtures.alignment import MOST_MEMBERS, separation_loss
+from flwr_splitmix.attacks.images.mixtures.alignment import MAX_MEMBERS, separation_loss
 from flwr_splitmix.attacks.images.mixtures.grouping import moves_patches
 from flwr_splitmix.attacks.images.networks.example import Example, Query, whole_releases
 from flwr_splitmix.attacks.images.networks.reading import Paint, guess_images
@@ -192,5 +192,5 @@ def require_mixtures(view: View) -> None:
             "mixture of several clients' images whose parts it does not know anyway, and only such "
             "are taken apart"
         )
-    if k > MOST_MEMBERS:
-        raise NotApplicable(f"mixtures of {k} are not taken apart; at most {MOST_MEMBERS} are")
+    if k > MAX_MEMBERS:
+        raise NotApplicable(f"mixtures of {k} are not taken apart; at most {MAX_MEMBERS} are")

@@ -12,7 +12,7 @@ from torch import Tensor
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.images.collecting.linking import Row, ids
 from flwr_splitmix.attacks.images.collecting.own_patches import Pool, own_patches
-from flwr_splitmix.attacks.images.placing.arranging import MOST_PATCHES
+from flwr_splitmix.attacks.images.placing.arranging import MAX_PATCHES
 from flwr_splitmix.attacks.images.placing.edge_reader import EdgeReader
 from flwr_splitmix.attacks.images.placing.edges import ShuffledEdge
 from flwr_splitmix.attacks.images.placing.patch_map import PatchMap
@@ -170,7 +170,7 @@ def linked_rows(view: View) -> list[list[Row]]:
     there is nothing if one has too many patches to compare.
     """
     sizes = {release.smashed.shape[:2].numel() for release in view.releases}
-    if max(sizes, default=0) > MOST_PATCHES:
+    if max(sizes, default=0) > MAX_PATCHES:
         return []
     groups = []
     for rows in (ids(view.releases) or {}).values():

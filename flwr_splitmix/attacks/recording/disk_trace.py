@@ -82,7 +82,7 @@ class DiskTrace(Trace):
             log.warning("%s has been removed: the run records nothing further", self.path)
             return
         reason = str(error.strerror or error)
-        if self._once.first(("failed", reason)):
+        if self._once.add(("failed", reason)):
             log.warning(
                 "%s could not be recorded in %s: %s (said once, of all that cannot)",
                 subject, self.path, reason,
@@ -125,7 +125,7 @@ class DiskTrace(Trace):
                 if step is not None:
                     yield step
         finally:  # also where nobody asks for the rest
-            self._warn_lost({key: lost[key] for key in self._once.new(lost)})
+            self._warn_lost({key: lost[key] for key in self._once.add_all(lost)})
 
     def _warn_lost(self, lost: Mapping[tuple[int, int], Exception]) -> None:
         if not lost:
@@ -146,7 +146,7 @@ class DiskTrace(Trace):
                 *load_tensors(self._file(key), digested=False), self._shares.values()
             )
         except UnknownShareError as error:
-            if self._once.first(("share", error.name)):
+            if self._once.add(("share", error.name)):
                 log.warning(
                     "recorded steps with shares %r are left out; to read them, give the kind of "
                     "share to DiskTrace(shares=...), or name it in its mixer's `shares`",

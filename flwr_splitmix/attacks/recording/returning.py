@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from flwr_splitmix.hiding import Hiding, Sent
+from flwr_splitmix.hiding import Hiding, SentBatch
 
 
-def returned_gradients(hiding: Hiding, outputs: Sequence[Tensor], sent: Sent) -> list[Tensor]:
+def returned_gradients(hiding: Hiding, outputs: Sequence[Tensor], sent: SentBatch) -> list[Tensor]:
     """Return what a client returns for the trunk's outputs in a training step.
 
     Parameters

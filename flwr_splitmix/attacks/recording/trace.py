@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.recording.packing import UShapeStep, tensors_of
 from flwr_splitmix.attacks.recording.steps import Step
-from flwr_splitmix.once import Once
+from flwr_splitmix.seen_keys import SeenKeys
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -48,7 +48,7 @@ class Trace(ABC):
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         self.max_bytes = max_bytes
         self.max_steps = max_steps
-        self._once = Once()
+        self._once = SeenKeys()
 
     @abstractmethod
     def add(self, step: Recorded) -> None:
@@ -83,7 +83,7 @@ class Trace(ABC):
 
     def _warn_left_out(self, segments: Mapping[int, int]) -> None:
         """Warn, once, of segments (their bytes by round) that are not kept."""
-        if not segments or not self._once.first("left out"):
+        if not segments or not self._once.add("left out"):
             return
         first = min(segments)
         log.warning(

@@ -14,7 +14,7 @@ from flwr_splitmix.attacks.guess import checked_guess
 from flwr_splitmix.attacks.hints import hints, without
 from flwr_splitmix.attacks.own_shares import taken_as_sent
 from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.attacks.results import Kept
+from flwr_splitmix.attacks.results import AttackResult
 from flwr_splitmix.attacks.running.request import AttackRequest
 from flwr_splitmix.attacks.scoring.floors import Floors
 from flwr_splitmix.attacks.scoring.image_scores import Classifier
@@ -89,7 +89,7 @@ def run_on_images(
     trial_steps: int | None = None,
     classifier: Classifier | None = None,
     assume: Assume | None = None,
-) -> Kept:
+) -> AttackResult:
     """Fit an attack on public images, run it on a case, and score its guess.
 
     Parameters
@@ -136,7 +136,7 @@ def run_on_images(
     pictures = None
     if attack.goal == "images":
         pictures = Reconstructions.of(attack.name, case.view, guess, case.truth)
-    return Kept.of(
+    return AttackResult.of(
         request,
         case.view,
         scale=budget.scale,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flwr_splitmix.attacks.fitted import Budget
-from flwr_splitmix.attacks.results import Kept
+from flwr_splitmix.attacks.results import AttackResult
 from flwr_splitmix.attacks.running.request import AttackRequest
 from flwr_splitmix.attacks.scoring.text_scores import Decode, TextFloors, score_texts
 from flwr_splitmix.attacks.texts.checked_guesses import checked_guesses
@@ -21,7 +21,7 @@ def run_on_texts(
     budget: Budget,
     request: AttackRequest,
     decode: Decode,
-) -> Kept:
+) -> AttackResult:
     """Fit an attack on public texts, run it on a case, and score its guesses.
 
     Parameters
@@ -47,7 +47,7 @@ def run_on_texts(
     stopped_after = budget.stopped_after  # before the scores, which are none of the attack's time
     floors = TextFloors(view.knowledge.parts(), public, view.knowledge.begin, seed=seed)
     scored = score_texts(guesses, case.origins, floors, decode, seed=seed)
-    return Kept.of(
+    return AttackResult.of(
         request,
         view,
         scale=budget.scale,

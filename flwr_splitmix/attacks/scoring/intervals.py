@@ -19,7 +19,7 @@ from flwr_splitmix.attacks.scoring.resampling import (
 
 RATES = {"TPR at 1 % FPR": 100, "TPR at 0.1 % FPR": 1000}
 """True-positive rates; of how many negatives one may be a false positive."""
-LEAST_ALLOWED = 10
+MIN_ALLOWED = 10
 """Least number of allowed false positives: with m of n, a guess at random reaches not m / n but
 (m + 1) / (n + 1), twice as much for m = 1, a tenth more for m = 10."""
 
@@ -179,7 +179,7 @@ def curve_measures(
     floors = {"AUC": 0.5} | {
         name: (negatives // of + 1) / (negatives + 1)
         for name, of in RATES.items()
-        if negatives // of >= LEAST_ALLOWED
+        if negatives // of >= MIN_ALLOWED
     }
     measures = []
     for i, (name, floor) in enumerate(floors.items()):

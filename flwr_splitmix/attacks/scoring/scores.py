@@ -47,7 +47,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Scored:
+class AttackScores:
     """An attack's scores.
 
     Parameters
@@ -76,7 +76,7 @@ def score_guess(
     *,
     classifier: Classifier | None = None,
     seed: int = 0,
-) -> Scored:
+) -> AttackScores:
     """Score a guess.
 
     Parameters
@@ -142,7 +142,7 @@ def _image_metrics(
 
 def _images(
     guess: Guess, truth: Truth, floors: Floors, classifier: Classifier | None, seed: int
-) -> Scored:
+) -> AttackScores:
     pairs = pairs_of(guess, truth)
     if not pairs:
         raise ValueError("no guess is at a row whose images are known: there is nothing to score")
@@ -174,7 +174,7 @@ def _images(
         **blind_errors,
         **scores,
     }
-    return Scored(_rows(guess, truth, pairs, columns), measures)
+    return AttackScores(_rows(guess, truth, pairs, columns), measures)
 
 
 def _nearest_errors(images: Tensor, public: Tensor) -> Tensor:
@@ -207,7 +207,7 @@ def _rows(
     ]
 
 
-def _order(guess: Guess, truth: Truth, seed: int) -> Scored:
+def _order(guess: Guess, truth: Truth, seed: int) -> AttackScores:
     """Score positions: a patch is right if it is in its place in its own image."""
     pairs, right = [], []
     for number, victim in first_victims(guess, truth):
@@ -223,10 +223,10 @@ def _order(guess: Guess, truth: Truth, seed: int) -> Scored:
         "patches in place", values.numpy(), 1 / guess.values.shape[1], main=True, share=True,
         within=[_releases(guess, pairs)], seed=seed,
     )  # fmt: skip
-    return Scored(_rows(guess, truth, pairs, {"in_place": values}), [measure])
+    return AttackScores(_rows(guess, truth, pairs, {"in_place": values}), [measure])
 
 
-def _owners(guess: Guess, truth: Truth, seed: int) -> Scored:
+def _owners(guess: Guess, truth: Truth, seed: int) -> AttackScores:
     """Score owners up to their numbering, against the largest owner's share and blind guesses."""
     pairs, guesses, owners = [], [], []
     for number, victim in first_victims(guess, truth):
@@ -252,7 +252,7 @@ def _owners(guess: Guess, truth: Truth, seed: int) -> Scored:
         "patches attributed", values.numpy(), floor, main=True, share=True, within=[releases],
         seed=seed,
     )  # fmt: skip
-    return Scored(_rows(guess, truth, pairs, {"attributed": values}), [measure])
+    return AttackScores(_rows(guess, truth, pairs, {"attributed": values}), [measure])
 
 
 def _releases(guess: Guess, pairs: Sequence[tuple[int, int]]) -> list[int]:
@@ -260,7 +260,7 @@ def _releases(guess: Guess, pairs: Sequence[tuple[int, int]]) -> list[int]:
     return [guess.where[number][0] for number, _ in pairs]
 
 
-def _labels(guess: Guess, truth: Truth, seed: int) -> Scored:
+def _labels(guess: Guess, truth: Truth, seed: int) -> AttackScores:
     """Score classes by accuracy, and scores for two classes by max(AUC, 1 - AUC).
 
     The latter is taken of all rows as one curve, and of each release, a batch, by itself.
@@ -276,7 +276,9 @@ def _labels(guess: Guess, truth: Truth, seed: int) -> Scored:
         measures = curve_measures(scores, positive, groups=victims, seed=seed, either_way=True)
         by_batch = batch_curve_measure(scores, positive, _releases(guess, pairs), seed=seed)
         measures += [] if by_batch is None else [by_batch]
-        return Scored(_rows(guess, truth, pairs, {"score": values, "label": labels}), measures)
+        return AttackScores(
+            _rows(guess, truth, pairs, {"score": values, "label": labels}), measures
+        )
     guessed = values.argmax(1) if values.ndim == 2 else values
     right = guessed == labels
     most = float(labels.bincount().max()) / len(labels)
@@ -284,13 +286,13 @@ def _labels(guess: Guess, truth: Truth, seed: int) -> Scored:
         "labels read", right.numpy(), most, main=True, share=True, within=[victims], seed=seed
     )
     columns = {"read": guessed, "label": labels, "right": right}
-    return Scored(_rows(guess, truth, pairs, columns), [measure])
+    return AttackScores(_rows(guess, truth, pairs, columns), [measure])
 
 
-def _membership(guess: Guess, truth: Truth, seed: int) -> Scored:
+def _membership(guess: Guess, truth: Truth, seed: int) -> AttackScores:
     pairs = first_victims(guess, truth)
     scores = guess.values.cpu().double()[[number for number, _ in pairs]]
     victims = [victim for _, victim in pairs]
     member = truth.trained[victims]
     measures = curve_measures(scores.numpy(), member.numpy(), groups=victims, seed=seed)
-    return Scored(_rows(guess, truth, pairs, {"score": scores}), measures)
+    return AttackScores(_rows(guess, truth, pairs, {"score": scores}), measures)

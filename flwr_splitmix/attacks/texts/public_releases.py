@@ -22,7 +22,7 @@ from flwr_splitmix.storage import load_tensors, save_tensors
 LIMIT = 600
 """Number of newest texts kept: their heads are nearest to those under attack."""
 
-MOST_NUMBERS = 2**26
+MAX_NUMBERS = 2**26
 """Numbers, a quarter of a GB, after which no further batch of public texts is released again."""
 
 
@@ -87,7 +87,7 @@ def released_again(
             return []
         attached(parts, hiding, client=client, batch_size=batch_size, state=state, seed=seed)
         for number in reversed(hiding.public_batches()[later]):
-            if len(newest) >= LIMIT or numbers >= MOST_NUMBERS:
+            if len(newest) >= LIMIT or numbers >= MAX_NUMBERS:
                 break
             with torch.no_grad():
                 groups = hiding.public_groups(hiding.obfuscate(hiding.public_batch_of(number)))

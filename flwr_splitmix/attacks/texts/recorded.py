@@ -12,7 +12,7 @@ from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.attacks.recording.trace import Trace
 from flwr_splitmix.attacks.recording.vault import NO_TRUTH, VaultError
 from flwr_splitmix.attacks.texts.releasing import (
-    LEAST_TOKENS,
+    MIN_TOKENS,
     Released,
     TextOrigin,
     releases_of,
@@ -78,7 +78,7 @@ def recorded_texts(
             ),
         )
         for row, ids, release in zip(rows.tolist(), texts, releases, strict=True):
-            if len(ids) >= LEAST_TOKENS:
+            if len(ids) >= MIN_TOKENS:
                 by_row.setdefault(row, release)
     drawn = [int(row) for row in rng.permutation(sorted(by_row))[:wanted]]
     origins = [_origin(head, data.texts[row]) for row in drawn]

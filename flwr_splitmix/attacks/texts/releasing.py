@@ -16,11 +16,11 @@ from flwr_splitmix.attacks.texts.view import TextRelease
 from flwr_splitmix.clients.ushape.ends import Learns
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.data.texts.text_set import TextSet
-from flwr_splitmix.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.hiding import ClientSide, Hiding, SentBatch
 from flwr_splitmix.segments.language import LanguageParts
 
 __all__ = [
-    "LEAST_TOKENS",
+    "MIN_TOKENS",
     "Released",
     "TextOrigin",
     "attached",
@@ -31,7 +31,7 @@ __all__ = [
     "still",
 ]
 
-LEAST_TOKENS = 4
+MIN_TOKENS = 4
 """Minimum number of tokens of a victim; shorter texts are not attacked."""
 
 
@@ -64,7 +64,7 @@ class Released:
 
 def draw_victims(data: TextSet, wanted: int, rng: np.random.Generator) -> list[int]:
     """Draw texts to attack: indices of at most `wanted` that are long enough."""
-    long = [place for place, ids in enumerate(data.texts) if len(ids) >= LEAST_TOKENS]
+    long = [place for place, ids in enumerate(data.texts) if len(ids) >= MIN_TOKENS]
     return [int(place) for place in rng.permutation(long)[:wanted]]
 
 
@@ -221,7 +221,7 @@ def releases_of(
 
 @torch.no_grad()
 def _target_states(
-    head: torch.nn.Module, batch: MaskedBatch, upload: Sent
+    head: torch.nn.Module, batch: MaskedBatch, upload: SentBatch
 ) -> tuple[Tensor, Tensor]:
     """Return the target's hidden states (b, T', d), and its tokens' positions in them (b, T)."""
     places = getattr(upload, "positions", None)

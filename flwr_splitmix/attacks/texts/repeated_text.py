@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Common(NamedTuple):
+class SharedMessages(NamedTuple):
     """What two sets of messages have in common.
 
     Attributes
@@ -23,7 +23,7 @@ class Common(NamedTuple):
     cosine: float
 
 
-def repeated_text(first: Tensor, second: Tensor) -> Common:
+def repeated_text(first: Tensor, second: Tensor) -> SharedMessages:
     """Intersect the spans of two sets of messages of one target.
 
     `sum_l w_l S_l = H_tau` holds for each of them, with its own weights: so each span contains the
@@ -53,4 +53,4 @@ def repeated_text(first: Tensor, second: Tensor) -> Common:
         for messages in (first, second)
     )
     left, cosines, _ = torch.linalg.svd(one.T @ other)
-    return Common((one @ left[:, 0]).reshape(first.shape[1:]), float(cosines[0]))
+    return SharedMessages((one @ left[:, 0]).reshape(first.shape[1:]), float(cosines[0]))

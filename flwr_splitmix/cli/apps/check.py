@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from flwr_splitmix.apps.checking.report import Advice, Report
     from flwr_splitmix.segments.advice import Setting
 
-MOST_NODES = 100_000
+MAX_NODES = 100_000
 """Most SuperNodes that a check draws and divides data among, in memory."""
 
-_MOST_CUTS = 40  # lines on a terminal; JSON has all
+_MAX_CUTS = 40  # lines on a terminal; JSON has all
 
 AppFolder = Annotated[Path, typer.Argument(help="The app's folder.", show_default=False)]
 RunConfig = Annotated[
@@ -53,7 +53,7 @@ def check(
     nodes: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MOST_NODES, help="SuperNodes of the federation; by default Flower's, 2."
+            min=1, max=MAX_NODES, help="SuperNodes of the federation; by default Flower's, 2."
         ),
     ] = None,
     any_nodes: Annotated[
@@ -209,7 +209,7 @@ def _print_advice(advice: Advice, out: Console) -> None:
 
 
 def _many(advice: Advice) -> bool:
-    return len(advice.cuts) > _MOST_CUTS
+    return len(advice.cuts) > _MAX_CUTS
 
 
 def _words(setting: Setting, measured: Any) -> str:

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from flwr_splitmix.attacks.case import Case
     from flwr_splitmix.attacks.fitted import Budget
     from flwr_splitmix.attacks.pictures import Pictures
-    from flwr_splitmix.attacks.results import Kept
+    from flwr_splitmix.attacks.results import AttackResult
     from flwr_splitmix.attacks.running.request import AttackRequest
 
 
-def attack_images(opened: Run, request: AttackRequest, budget: Callable[[], Budget]) -> Kept:
+def attack_images(
+    opened: Run, request: AttackRequest, budget: Callable[[], Budget]
+) -> AttackResult:
     """Attack recorded images of a run, and return the result.
 
     Raises

@@ -8,7 +8,7 @@ from flwr_splitmix.cli.terminal import table
 from flwr_splitmix.runs.reports.words import NOTHING
 
 if TYPE_CHECKING:
-    from flwr_splitmix.attacks.results import Kept
+    from flwr_splitmix.attacks.results import AttackResult
     from flwr_splitmix.attacks.scoring.intervals import Measure
 
 
@@ -36,7 +36,7 @@ def _digits(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.4g}"
 
 
-def plain_measure(measure: Measure, result: Kept) -> dict[str, Any]:
+def plain_measure(measure: Measure, result: AttackResult) -> dict[str, Any]:
     """Return a measure as plain JSON values, with what names its result."""
     named = {
         "method": result.method,

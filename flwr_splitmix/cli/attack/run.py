@@ -20,7 +20,7 @@ from flwr_splitmix.runs.selection import select_one
 if TYPE_CHECKING:
     from flwr_splitmix.apps.configuration.project import Kind
     from flwr_splitmix.attacks.fitted import Budget
-    from flwr_splitmix.attacks.results import Kept
+    from flwr_splitmix.attacks.results import AttackResult
     from flwr_splitmix.attacks.running.request import AttackRequest
 
 
@@ -145,7 +145,7 @@ def run_attack(
 
 def _attacked(
     opened: Run, kind: Kind, request: AttackRequest, budget: Callable[[], Budget]
-) -> Kept:
+) -> AttackResult:
     """Attack a run of a kind, and return the result.
 
     Raises
@@ -177,7 +177,7 @@ def _attacked(
         raise RunError(str(error)) from error
 
 
-def _print(opened: Run, result: Kept, scale: Scales, *, as_json: bool) -> None:
+def _print(opened: Run, result: AttackResult, scale: Scales, *, as_json: bool) -> None:
     """Print a result's measures, and notes on what it says less than it seems to."""
     from flwr_splitmix.attacks.results import stopped_note, title
 
@@ -196,7 +196,7 @@ def _print(opened: Run, result: Kept, scale: Scales, *, as_json: bool) -> None:
         console().print(measures_table(title(result, opened.id), measures))
 
 
-def _keep(opened: Run, result: Kept, *, recorded: bool) -> None:
+def _keep(opened: Run, result: AttackResult, *, recorded: bool) -> None:
     """Keep a result, unless it was cut short and a complete one is kept.
 
     Parameters

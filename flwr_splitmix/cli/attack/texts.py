@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from flwr_splitmix.apps.language.attacked import AttackedTexts
     from flwr_splitmix.attacks.fitted import Budget
-    from flwr_splitmix.attacks.results import Kept
+    from flwr_splitmix.attacks.results import AttackResult
     from flwr_splitmix.attacks.running.request import AttackRequest
 
 
-def attack_texts(opened: Run, request: AttackRequest, budget: Callable[[], Budget]) -> Kept:
+def attack_texts(opened: Run, request: AttackRequest, budget: Callable[[], Budget]) -> AttackResult:
     """Attack texts of a client of a run, and return the result.
 
     Raises

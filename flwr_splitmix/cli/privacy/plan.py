@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from flwr_splitmix.privacy import GaussianNoise, RandomMasks, Release, ReleasePlan
     from flwr_splitmix.privacy.events import Family
 
-_MOST_PASSES = 10**9
+_MAX_PASSES = 10**9
 
-MOST_PATCHES = 2**16
+MAX_PATCHES = 2**16
 """Patches of the largest sample, 256 x 256: random masks of more take minutes and gigabytes."""
 
-MOST_CLIENTS = 10_000
+MAX_CLIENTS = 10_000
 """Clients of the largest group."""
 
-MOST_RATIOS = 10**7
+MAX_RATIOS = 10**7
 """Ratios of all members of a group that is seen as a sum, for each number of kept patches."""
 
 
@@ -165,7 +165,7 @@ def make_plan(options: PlanOptions) -> ReleasePlan:
     kept_ratios = _kept(options)
     if isinstance(kept_ratios, RandomMasks):
         if release.seen == "sum":
-            check_at_most("k times patches", k * release.patches, MOST_RATIOS)
+            check_at_most("k times patches", k * release.patches, MAX_RATIOS)
     elif options.k_times:
         release = replace(release, times=k)
     return ReleasePlan(
@@ -211,8 +211,8 @@ def _release(options: PlanOptions, noise: GaussianNoise) -> Release:
     k = options.group_size
     if k < 1:
         raise ValueError(f"k is {k}; a group has at least 1 client")
-    check_at_most("k", k, MOST_CLIENTS)
-    check_at_most("patches", options.patches, MOST_PATCHES)
+    check_at_most("k", k, MAX_CLIENTS)
+    check_at_most("patches", options.patches, MAX_PATCHES)
     return Release(
         noise=noise,
         patches=options.patches,
@@ -255,7 +255,7 @@ def _kept(options: PlanOptions) -> float | RandomMasks:
 
 def _passes(options: PlanOptions) -> int:
     passes = _asked_passes(options)
-    check_at_most("passes", passes, _MOST_PASSES)
+    check_at_most("passes", passes, _MAX_PASSES)
     return passes
 
 

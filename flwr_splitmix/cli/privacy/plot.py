@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flwr_splitmix.cli.picture import two_panels
-from flwr_splitmix.cli.privacy.plan import MOST_PATCHES, MOST_RATIOS, check_at_most
+from flwr_splitmix.cli.privacy.plan import MAX_PATCHES, MAX_RATIOS, check_at_most
 from flwr_splitmix.privacy import GaussianNoise, RandomMasks, Release, ReleasePlan
 from flwr_splitmix.privacy.costs import check_bound, check_drawn
 from flwr_splitmix.privacy.events import Family
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MOST_CURVE = 1000  # clients, and so group sizes: thousands of plans take minutes
+_MAX_CURVE = 1000  # clients, and so group sizes: thousands of plans take minutes
 _VARIANCES = [10 ** (exponent / 10) for exponent in range(-20, 1)]
 _NAMES: dict[str, tuple[Family, Mechanism]] = {
     "SL": ("full", "sl"),
@@ -55,11 +55,11 @@ class Setting:
             check_bound("--range", self.bound)
         if self.clients < 1:
             raise ValueError(f"clients is {self.clients}; it must be at least 1")
-        check_at_most("clients", self.clients, _MOST_CURVE)
+        check_at_most("clients", self.clients, _MAX_CURVE)
         if self.left_over:
-            check_at_most("dimension", self.dimension, MOST_PATCHES)
+            check_at_most("dimension", self.dimension, MAX_PATCHES)
             if self.trusted_mixer:
-                check_at_most("clients times dimension", self.clients * self.dimension, MOST_RATIOS)
+                check_at_most("clients times dimension", self.clients * self.dimension, MAX_RATIOS)
 
     def ours(self, name: str, k: int) -> float:
         """Return the accountant's epsilon of one method."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flwr_splitmix.cli.apps.check import MOST_NODES, AppFolder, RunConfig
+from flwr_splitmix.cli.apps.check import MAX_NODES, AppFolder, RunConfig
 from flwr_splitmix.cli.run.ending import INTERRUPTED, end_run
 from flwr_splitmix.cli.run.superlinks import SuperLinkError, check_environment, read_connection
 from flwr_splitmix.cli.terminal import (
@@ -30,7 +30,7 @@ from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.places import check_writable
 
 if TYPE_CHECKING:
-    from flwr_splitmix.cli.run.following import Display, Followed
+    from flwr_splitmix.cli.run.following import Display, RunFollower
     from flwr_splitmix.flwr_command import Flwr
 
 _LOGS = "flower-logs"
@@ -52,7 +52,7 @@ def run(
     nodes: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MOST_NODES, help="Virtual SuperNodes of a simulation, one CPU each."
+            min=1, max=MAX_NODES, help="Virtual SuperNodes of a simulation, one CPU each."
         ),
     ] = None,
     federation: Annotated[
@@ -226,14 +226,14 @@ def _real(run_dir: Any) -> str:
     return os.path.realpath(os.path.expanduser(home_folder(str(run_dir))))
 
 
-def _follow(flwr: Flwr, flower_run: int, home: Path) -> tuple[Followed, bool]:
+def _follow(flwr: Flwr, flower_run: int, home: Path) -> tuple[RunFollower, bool]:
     """Show the run's progress to its end; return its facts, and whether it was to be stopped.
 
     Ctrl-C, SIGTERM and SIGHUP stop it, and standard output that takes no more.
     """
-    from flwr_splitmix.cli.run.following import Followed, display
+    from flwr_splitmix.cli.run.following import RunFollower, display
 
-    followed = Followed(flower_run, home, home / _LOGS / f"{flower_run}.log")
+    followed = RunFollower(flower_run, home, home / _LOGS / f"{flower_run}.log")
     writer = None
     try:
         with followed.log.open("wb") as file:
@@ -256,7 +256,7 @@ def _follow(flwr: Flwr, flower_run: int, home: Path) -> tuple[Followed, bool]:
 
 
 def _follow_to_end(
-    flwr: Flwr, followed: Followed, writer: subprocess.Popen[bytes], shown: Display
+    flwr: Flwr, followed: RunFollower, writer: subprocess.Popen[bytes], shown: Display
 ) -> bool:
     """Follow the run until its log ends, stop it if asked to, and return whether it was."""
     from flwr_splitmix.cli.run.following import ClosedError, RemovedError, follow

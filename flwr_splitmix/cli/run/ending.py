@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from flwr_splitmix.cli.run.following import Followed
+from flwr_splitmix.cli.run.following import RunFollower
 from flwr_splitmix.cli.terminal import fail
 from flwr_splitmix.runs import Run, RunError
 
@@ -22,7 +22,7 @@ _SETTLE_SECONDS = 30.0  # between the end of the log and Flower's final status
 
 def end_run(
     flwr: Flwr,
-    followed: Followed,
+    followed: RunFollower,
     values: dict[str, Any],
     *,
     interrupted: bool,
@@ -72,7 +72,7 @@ def _await_release(run: Run) -> None:
             return
 
 
-def resuming_keys(followed: Followed, values: dict[str, Any]) -> str:
+def resuming_keys(followed: RunFollower, values: dict[str, Any]) -> str:
     """Return the keys that resume the run; "" without a directory, or for an app without them."""
     if followed.run is None or "resume" not in values:
         return ""
@@ -82,7 +82,7 @@ def resuming_keys(followed: Followed, values: dict[str, Any]) -> str:
     return config_text({key: value for key, value in keys.items() if value})
 
 
-def _check_home(followed: Followed) -> None:
+def _check_home(followed: RunFollower) -> None:
     """Exit with a sentence if a run that has completed has no directory in the home expected."""
     if followed.run is None:
         fail(
@@ -93,7 +93,7 @@ def _check_home(followed: Followed) -> None:
 
 
 def _finish(
-    followed: Followed, status: str, details: str, interrupted: bool, resuming: str
+    followed: RunFollower, status: str, details: str, interrupted: bool, resuming: str
 ) -> None:
     """Print the summary, or one red sentence, and exit with the run's status."""
     if followed.run is not None and followed.run.config_file.removed:

@@ -149,7 +149,7 @@ class RemovedError(Exception):
 
 
 @dataclass
-class Followed:
+class RunFollower:
     """What is known about a run while it is followed, and afterwards.
 
     Parameters
@@ -237,7 +237,7 @@ class Followed:
                 self.log = before
 
 
-def follow(followed: Followed, writer: subprocess.Popen[bytes], shown: Display) -> None:
+def follow(followed: RunFollower, writer: subprocess.Popen[bytes], shown: Display) -> None:
     """Show a run's progress until the process that writes its log ends.
 
     Raises
@@ -260,7 +260,7 @@ def follow(followed: Followed, writer: subprocess.Popen[bytes], shown: Display) 
         time.sleep(LOOK_EVERY)
 
 
-def _take_in(line: str, followed: Followed, shown: Display) -> None:
+def _take_in(line: str, followed: RunFollower, shown: Display) -> None:
     if match := _ROUND.search(line):
         followed.words = match[0]
         shown.result(match[0])
@@ -270,7 +270,7 @@ def _take_in(line: str, followed: Followed, shown: Display) -> None:
         followed.raised = f"{match[1]}: {match[2]}"
 
 
-def _show(followed: Followed, shown: Display) -> None:
+def _show(followed: RunFollower, shown: Display) -> None:
     match = _ROUND.search(followed.words)
     last, rounds = (int(match[1]), int(match[2])) if match else (0, 0)
     facts = _facts(followed.run)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flwr_splitmix.accounting.uploads import earlier_releases
-from flwr_splitmix.clients.client import MOST_EARLIER, Order
+from flwr_splitmix.clients.client import MAX_EARLIER, Order
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.privacy import Event, Exposure
 from flwr_splitmix.seeding import secrets_are_seeded
@@ -65,7 +65,7 @@ class EarlierAttempts:
     def note(self, order: Order, place: int, charged: int) -> None:
         """Note what an order says of them; nothing, if a repeated batch has the same noise.
 
-        If they are more than `MOST_EARLIER`, or reach over more batches, with those that are still
+        If they are more than `MAX_EARLIER`, or reach over more batches, with those that are still
         owed, they are of unknown number.
 
         Parameters
@@ -81,7 +81,7 @@ class EarlierAttempts:
         lengths, more = order.unheld(charged)
         self._spans += [(place, place + length) for length in lengths if length]
         reach = sum(last - first for first, last, _ in self._pieces())
-        many = max(reach, len(self._spans)) > MOST_EARLIER
+        many = max(reach, len(self._spans)) > MAX_EARLIER
         unknown = more or many or any(last is None for _, last in self._spans)
         known_spans = [] if many else [span for span in self._spans if span[1] is not None]
         self._spans = [*known_spans, *[(place, None)] * unknown]

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.mixers import Share
-from flwr_splitmix.once import Once
 from flwr_splitmix.privacy.policy import NodePolicy
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.segments.spreading import spreading_tokens
 
 log = logging.getLogger("flwr.splitmix")
@@ -32,7 +32,7 @@ class NodeRemarks:
     def __init__(self, policy: NodePolicy) -> None:
         self._unlimited = policy.allow_plain is False and policy.max_epsilon is None
         self._spreads = policy.spreads
-        self._once = Once()
+        self._once = SeenKeys()
         self._looked = False
 
     def admit(
@@ -61,7 +61,7 @@ class NodeRemarks:
             If patches are to be masked whose content other tokens have, too, or it cannot be told,
             and the node has `allow-spreading` = false.
         """
-        if self._unlimited and self._once.first(PLAIN):
+        if self._unlimited and self._once.add(PLAIN):
             log.warning(
                 "client %d: this node has allow-plain = false and no max-epsilon, so that the run "
                 "chooses how little noise there is, down to noise that hides nothing: every upload "
@@ -92,7 +92,7 @@ class NodeRemarks:
                 "patch: cut the model before such layers, as at a ViT's embedding"
             )
         self._looked = True
-        if self._spreads and self._once.first(SPREADING) and remark:
+        if self._spreads and self._once.add(SPREADING) and remark:
             log.warning(
                 "client %d: %s; then masks hide no patch, and a server that chooses the first "
                 "weights reads those that are not sent from those that are (allow-spreading = "

@@ -28,9 +28,9 @@ from flwr_splitmix.data.examples import Example, ExampleSet
 from flwr_splitmix.description import SplitDescription
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.mixers import Share, known_shares
-from flwr_splitmix.once import Once
 from flwr_splitmix.optimizers import UNKNOWN_WEIGHTS, OptimizerFactory
 from flwr_splitmix.schedule import Schedule
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.values import check_kind, check_truth
 
 log = logging.getLogger("flwr.splitmix")
@@ -121,7 +121,7 @@ class SplitClient(LowerClient):
         super().__init__(lower, batches, privacy=privacy, repeatable_secrets=repeatable_secrets)
         self.tests = tests_of(test_data, benchmark_data)
         self.shares = known_shares(shares)
-        self._once = Once()
+        self._once = SeenKeys()
         self.peers: Sequence[SplitClient] | None = None
         self.sends_sums = True
         self.steps = 0
@@ -133,7 +133,7 @@ class SplitClient(LowerClient):
         self._forget_round()
         self.upload_guard.begin_round(order, self.batches.drawn)
         self.steps = 0
-        if not self.optimizer.knows(self.segment) and self._once.first("unknown weights"):
+        if not self.optimizer.knows(self.segment) and self._once.add("unknown weights"):
             log.warning("client %d: its lower segment %s", order.client, UNKNOWN_WEIGHTS)
         self._take_weights(order, arrays)
         # BatchNorm without running statistics needs two.

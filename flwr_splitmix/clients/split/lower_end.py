@@ -20,9 +20,9 @@ from flwr_splitmix.clients.split.lower_checks import (
 )
 from flwr_splitmix.clients.weights import check_fits, without_bfloat16
 from flwr_splitmix.description import SegmentDescription
-from flwr_splitmix.once import Once
 from flwr_splitmix.optimizers import OptimizerFactory, ScheduledOptimizer
 from flwr_splitmix.schedule import Schedule
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.segments.batch_norm import enough_values
 from flwr_splitmix.storage import under
 
@@ -57,7 +57,7 @@ class LowerEnd:
         self.optimizer = ScheduledOptimizer(segment, optimizer, schedule)
         self.device = device
         self.described = (0, 0)
-        self._once = Once()
+        self._once = SeenKeys()
         self._began: KeptShapes | None = None
 
     def describe(self, first: Tensor) -> SegmentDescription:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from flwr_splitmix.mixers import NoisyShare, Share
-from flwr_splitmix.once import Once
+from flwr_splitmix.seen_keys import SeenKeys
 
 log = logging.getLogger("flwr.splitmix")
 
 
 def warn_of_unknown(
-    client: int, shares: Sequence[Share | None], labels: Tensor, once: Once
+    client: int, shares: Sequence[Share | None], labels: Tensor, once: SeenKeys
 ) -> None:
     """Warn, once for a number of classes, of labels that leave as noise alone.
 
@@ -33,7 +33,7 @@ def warn_of_unknown(
         return
     for classes in {share.classes for share in shares if isinstance(share, NoisyShare)}:
         unknown = (labels < 0) | (labels >= classes)
-        if unknown.any() and once.first(("unknown labels", classes)):
+        if unknown.any() and once.add(("unknown labels", classes)):
             log.warning(
                 "client %d: labels outside 0..%d are sent as noise alone: start classes at 0, or "
                 "pass a larger num_classes",

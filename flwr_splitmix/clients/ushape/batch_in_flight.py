@@ -20,7 +20,7 @@ from flwr_splitmix.clients.ushape.checked_methods import (
     labels_explained,
 )
 from flwr_splitmix.clients.ushape.messenger import Messenger
-from flwr_splitmix.hiding import Sent
+from flwr_splitmix.hiding import SentBatch
 from flwr_splitmix.segments.batch_norm import enough_values
 
 
@@ -48,9 +48,9 @@ class UShapeBatchInFlight:
 
     def __init__(
         self,
-        sent: Sent,
+        sent: SentBatch,
         messenger: Messenger,
-        loss: Callable[[Tensor, Sent], Tensor],
+        loss: Callable[[Tensor, SentBatch], Tensor],
         *,
         progress: float,
         returns: bool,

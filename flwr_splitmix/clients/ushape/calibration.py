@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.ushape.messenger import Messenger
-from flwr_splitmix.hiding import Sent
+from flwr_splitmix.hiding import SentBatch
 from flwr_splitmix.words import counted
 
 
@@ -26,7 +26,7 @@ class PublicCalibration:
     def __init__(self, messenger: Messenger) -> None:
         self._messenger = messenger
         self._hiding = messenger.hiding
-        self._sent: list[Sent] = []
+        self._sent: list[SentBatch] = []
         self._steps_due = self._steps_taken = 0  # steps before the first batch
 
     def begin_round(self) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.hiding import Sent
+from flwr_splitmix.hiding import SentBatch
 from flwr_splitmix.storage import plain_number
 from flwr_splitmix.words import counted, described
 
@@ -18,28 +18,28 @@ _OF_DTYPES = re.compile(r"Found dtype|expected scalar type|same dtype|not implem
 """What torch says if a loss gets numbers of two dtypes, or of one that it does not take."""
 
 
-def checked_sent(sent: object) -> Sent:
+def checked_sent(sent: object) -> SentBatch:
     """Return what `obfuscate` returned.
 
     Raises
     ------
     ClientError
-        If it is not a `Sent`, or not one of messages (b, T, d) with a mask.
+        If it is not a `SentBatch`, or not one of messages (b, T, d) with a mask.
     """
-    if not isinstance(sent, Sent):
+    if not isinstance(sent, SentBatch):
         raise ClientError(
-            f"obfuscate returns {described(sent)}; needed is a Sent(messages, mask, batch)"
+            f"obfuscate returns {described(sent)}; needed is a SentBatch(messages, mask, batch)"
         )
     messages: object = sent.messages
     if not _are_tensors(messages) or any(message.dim() != 3 for message in sent.messages):
         raise ClientError(
-            f"obfuscate returns a Sent with messages {described(messages)}; needed is a list of "
-            "tensors (examples, tokens, width)"
+            f"obfuscate returns a SentBatch with messages {described(messages)}; needed is a list "
+            "of tensors (examples, tokens, width)"
         )
     mask: object = sent.mask
     if not isinstance(mask, Tensor):
         raise ClientError(
-            f"obfuscate returns a Sent with mask {described(mask)}; needed is a tensor "
+            f"obfuscate returns a SentBatch with mask {described(mask)}; needed is a tensor "
             "(examples, tokens) of 0 and 1"
         )
     return sent

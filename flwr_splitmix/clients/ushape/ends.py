@@ -16,9 +16,9 @@ from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.ushape.frozen_weights import sketch
 from flwr_splitmix.clients.weights import check_fits, without_bfloat16
 from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
-from flwr_splitmix.once import Once
 from flwr_splitmix.optimizers import OptimizerFactory, ScheduledOptimizer
 from flwr_splitmix.schedule import Schedule
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.segments.modules import with_statistics
 from flwr_splitmix.storage import under
 from flwr_splitmix.words import counted, described
@@ -54,7 +54,7 @@ class Ends:
         self.optimizer = ScheduledOptimizer(self.segments, optimizer, schedule)
         self._began: KeptShapes | None = None
         self._digest = ""
-        self._once = Once()
+        self._once = SeenKeys()
         self._sketched: tuple[Collection[str], float | None] = (), None
 
     def width(self, batch: MaskedBatch, *, own_masks: bool) -> int:

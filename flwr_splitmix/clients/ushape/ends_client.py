@@ -28,7 +28,7 @@ from flwr_splitmix.clients.ushape.sent_tests import SentTests
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
 from flwr_splitmix.description import UShapeDescription
-from flwr_splitmix.hiding import Hiding, Sent
+from flwr_splitmix.hiding import Hiding, SentBatch
 from flwr_splitmix.overriding import is_own
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.scoring.texts import Scores, check_labels
@@ -141,7 +141,7 @@ class EndsClient(Client):
         of_client = type(self).loss is not EndsClient.loss
         return of_client or is_own(type(self.hiding), "loss")
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         """Return the mean loss of the batch, a scalar, given what `recover` returned: (b, T, d).
 
         A subclass with another loss, of the client or of its hiding, may have labels of another
@@ -301,7 +301,7 @@ class EndsClient(Client):
             raise ClientError("this client has not been attached to a round")
         return self._evaluation
 
-    def in_flight(self, sent: Sent, progress: float = 0.0) -> UShapeBatchInFlight:
+    def in_flight(self, sent: SentBatch, progress: float = 0.0) -> UShapeBatchInFlight:
         """Return the batch of messages that are about to leave; this client's loss scores it."""
         returns = self.learns == "all"
         return UShapeBatchInFlight(

@@ -21,7 +21,7 @@ from flwr_splitmix.clients.ushape.messenger import Messenger
 from flwr_splitmix.clients.ushape.sent_tests import SentTests
 from flwr_splitmix.data.examples import ExampleSet, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import Sent
+from flwr_splitmix.hiding import SentBatch
 from flwr_splitmix.hiding.epsilons import is_epsilon
 from flwr_splitmix.scoring.texts import Scores, TextScores
 from flwr_splitmix.seeding import seeded_draws
@@ -99,7 +99,7 @@ class UShapeEvaluation:
         self._batch_size, self._least = batch_size, least
         self._seed_of = seed_of
         self._sent_tests = sent_tests
-        self._awaiting: Sent | None = None  # its answer
+        self._awaiting: SentBatch | None = None  # its answer
         self._examples: tuple[str, np.ndarray] = ("", np.empty(0, dtype=np.int64))
         self._sent_up_to: dict[str, int] = {}
         self._messages = 0  # each token of generated texts is one
@@ -113,7 +113,7 @@ class UShapeEvaluation:
 
     @torch.no_grad()
     def send(self, kind: str, start: int, stop: int) -> dict[str, Any]:
-        """Return what to send of test examples `start` to `stop`, at first; see `Sent.outgoing`.
+        """Return the messages of test examples `start` to `stop`; see `SentBatch.outgoing`.
 
         Raises
         ------
@@ -209,7 +209,7 @@ class UShapeEvaluation:
         self._awaiting = None
         return {} if following is None else self._send(following)
 
-    def _score(self, outputs: Sequence[Tensor], sent: Sent) -> MaskedBatch | None:
+    def _score(self, outputs: Sequence[Tensor], sent: SentBatch) -> MaskedBatch | None:
         """Score a batch and return the next one to send; None if its examples are done."""
         assert self._current is not None
         self._messenger.ends.segments.eval()

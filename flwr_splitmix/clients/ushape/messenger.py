@@ -14,7 +14,7 @@ from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.clients.ushape.checked_methods import checked_hidden, checked_sent
 from flwr_splitmix.clients.ushape.ends import Ends
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import Hiding, Sent
+from flwr_splitmix.hiding import Hiding, SentBatch
 from flwr_splitmix.segments.batch_norm import enough_values
 from flwr_splitmix.segments.shape_errors import out_of_memory
 
@@ -42,7 +42,7 @@ class Messenger:
         """Whether an error may tell of the data: with an epsilon it would itself be a release."""
         return not self.hiding.accounts
 
-    def messages_of(self, batch: MaskedBatch, subject: str = "inputs") -> Sent:
+    def messages_of(self, batch: MaskedBatch, subject: str = "inputs") -> SentBatch:
         """Return the checked messages of a batch.
 
         Parameters
@@ -72,7 +72,7 @@ class Messenger:
             check_finite("head", self.ends.segments["head"], batch.inputs, *messages)
         return sent
 
-    def outputs_for(self, sent: Sent | None, outputs: Sequence[Tensor]) -> list[Tensor]:
+    def outputs_for(self, sent: SentBatch | None, outputs: Sequence[Tensor]) -> list[Tensor]:
         """Return the trunk's outputs for messages, checked and on the client's device.
 
         Parameters
@@ -95,7 +95,7 @@ class Messenger:
         check_received("the trunk's output of message", outputs, bounded=True)
         return [output.to(self.device) for output in outputs]
 
-    def recovered(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
+    def recovered(self, outputs: Sequence[Tensor], sent: SentBatch) -> Tensor:
         """Return the hidden states (b, T, d) that the hiding reads from checked outputs.
 
         Raises

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from flwr_splitmix.clients.client import MOST_EARLIER, Order
+from flwr_splitmix.clients.client import MAX_EARLIER, Order
 from flwr_splitmix.clients.evaluation_sets import Tests, sizes_of
 from flwr_splitmix.clients.ushape.ends import Ends
 from flwr_splitmix.data.batches import Batches
@@ -81,7 +81,7 @@ class RoundSides:
         There are none if the hiding does not account for them, or they are too many to be drawn.
         """
         lengths, uncounted = order.unheld()
-        if sum(lengths) > MOST_EARLIER:
+        if sum(lengths) > MAX_EARLIER:
             lengths, uncounted = [], True
         if not self.hiding.accounts:
             lengths = []

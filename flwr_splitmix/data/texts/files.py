@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.data.errors import DataError, MissingColumnError
-from flwr_splitmix.files.reading import MOST_READ, check_regular
+from flwr_splitmix.files.reading import MAX_READ, check_regular
 from flwr_splitmix.words import counted
 
 KINDS = (".tsv", ".txt", ".csv", ".json", ".jsonl")
@@ -24,7 +24,7 @@ _CHUNK = 2**20
 
 _TABS = (".tsv", ".txt")
 
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 """Most digits of a column's number; no file has as many columns."""
 
 Columns = dict[str, list[Any]]
@@ -45,7 +45,7 @@ def read_text(path: Path) -> str:
     Raises
     ------
     DataError
-        If it cannot be read, cannot be decompressed, has a line of more than `MOST_READ` bytes, or
+        If it cannot be read, cannot be decompressed, has a line of more than `MAX_READ` bytes, or
         is not UTF-8.
     """
     try:
@@ -72,9 +72,9 @@ def _content(file: io.BufferedIOBase, path: Path) -> bytearray:
         if (end := chunk.rfind(b"\n")) >= 0:
             begin = len(content) + end + 1
         content += chunk
-        if len(content) - begin > MOST_READ:
+        if len(content) - begin > MAX_READ:
             raise DataError(
-                f"{path} has a line of more than {MOST_READ} bytes; write each row in a line of "
+                f"{path} has a line of more than {MAX_READ} bytes; write each row in a line of "
                 "its own"
             )
     return content
@@ -242,7 +242,7 @@ def _numbered(columns: Sequence[str]) -> bool:
 
 def _places(path: Path, first: Sequence[str], columns: Sequence[str]) -> list[int]:
     if _numbered(columns):
-        long = next((column for column in columns if len(column) > _MOST_DIGITS), None)
+        long = next((column for column in columns if len(column) > _MAX_DIGITS), None)
         if long is not None:  # Python reads no number of any length
             names = [str(number) for number in range(1, len(first) + 1)]
             raise MissingColumnError(f"the first line of {path}", long, names)

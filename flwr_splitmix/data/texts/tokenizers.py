@@ -14,7 +14,7 @@ from flwr_splitmix.words import cause
 PADDING, END = "<pad>", "<end>"
 """Special tokens of tokenizers trained here; END also begins every text."""
 
-_LEAST_VOCABULARY = 256 + 2  # the bytes and the special tokens
+_MIN_VOCABULARY = 256 + 2  # the bytes and the special tokens
 
 _PURPOSE = "reading text as tokens"
 
@@ -44,7 +44,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 512) -> Any:
     Source: Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016),
     over bytes as in GPT-2.
     """
-    if vocab_size < _LEAST_VOCABULARY:
+    if vocab_size < _MIN_VOCABULARY:
         raise DataError(f"the vocabulary's size is {vocab_size}; it must be at least 258")
     tokenizers = import_extra("tokenizers", _PURPOSE, "language")
     transformers = import_extra("transformers", _PURPOSE, "language")

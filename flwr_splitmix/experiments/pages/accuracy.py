@@ -9,7 +9,7 @@ from typing import Any
 
 from flwr_splitmix.experiments.cell_runs import is_complete
 from flwr_splitmix.experiments.experiment import Experiment, Place
-from flwr_splitmix.experiments.measured import Measured, of_run
+from flwr_splitmix.experiments.measured import CellResult, of_run
 from flwr_splitmix.experiments.pages.results import Results
 from flwr_splitmix.experiments.pages.table_block import table_block
 from flwr_splitmix.experiments.report import Table, table_of
@@ -19,7 +19,7 @@ from flwr_splitmix.runs import Run
 
 
 @dataclass(frozen=True)
-class AccuracyResults(Results[Measured]):
+class AccuracyResults(Results[CellResult]):
     """Measurements of an experiment's runs, over its own number of epochs."""
 
     experiment: Experiment
@@ -49,7 +49,7 @@ class AccuracyResults(Results[Measured]):
         """Return the table in Markdown, with the orderings; `link` leads to the result file."""
         return table_block(self.table, self.versions, link)
 
-    def plain(self, one: Measured) -> dict[str, Any]:
+    def plain(self, one: CellResult) -> dict[str, Any]:
         """Return what is stored for a seed, as plain JSON values."""
         values: dict[str, Any] = {
             "seed": one.seed,
@@ -109,7 +109,7 @@ def accuracy_results(
         seeds = sorted({run.config["seed"] for run in scale_runs})
         for dataset in sorted({run.config["dataset"] for run in scale_runs}):
             for experiment in (one for one in every if one.may_be_on(dataset)):
-                measured_at: dict[Place, tuple[Measured, ...]] = {
+                measured_at: dict[Place, tuple[CellResult, ...]] = {
                     e.place: () for e in experiment.entries
                 }
                 for entry, cell in experiment.cells(scale, seeds=seeds, source=dataset):
@@ -137,11 +137,11 @@ def with_shared_cells(results: Sequence[AccuracyResults]) -> list[AccuracyResult
 
 
 def _completed(
-    result: AccuracyResults, measured_by_cell: Mapping[tuple[str, str, str], Measured]
+    result: AccuracyResults, measured_by_cell: Mapping[tuple[str, str, str], CellResult]
 ) -> AccuracyResults:
     keys = [score.key for score in result.experiment.scores]
     seeds = sorted({one.seed for one in measured_by_cell.values()})
-    shared: dict[Place, tuple[Measured, ...]] = {e.place: () for e in result.experiment.entries}
+    shared: dict[Place, tuple[CellResult, ...]] = {e.place: () for e in result.experiment.entries}
     for entry, cell in result.experiment.cells(result.scale, seeds=seeds, source=result.dataset):
         one = measured_by_cell.get((result.scale.name, result.dataset, cell.id))
         if one is not None and keys[0] in one.scores:
@@ -156,9 +156,9 @@ def _in_json(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _measured(one: Mapping[str, Any]) -> Measured:
+def _measured(one: Mapping[str, Any]) -> CellResult:
     epsilon = one.get("epsilon")
-    return Measured(
+    return CellResult(
         cell=one["cell"],
         seed=one["seed"],
         version=one["version"],

@@ -81,7 +81,7 @@ class PrivacyExperiment:
 
 
 @dataclass(frozen=True)
-class Reached:
+class AttackScore:
     """Result of an attack at a place of a table, with one seed.
 
     Parameters
@@ -101,7 +101,7 @@ class Reached:
     reason: str = ""
 
 
-def reached(entry: PrivacyEntry, cell: MatrixCell, place: matrix.Place) -> Reached | None:
+def reached(entry: PrivacyEntry, cell: MatrixCell, place: matrix.Place) -> AttackScore | None:
     """Read a cell's result in an entry's metric.
 
     Returns
@@ -114,9 +114,9 @@ def reached(entry: PrivacyEntry, cell: MatrixCell, place: matrix.Place) -> Reach
     name = cell.file(place).stem
     for metric in result.get("metrics", ()):
         if metric["metric"] == entry.metric:
-            return Reached(name, cell.seed, float(metric["value"]), float(metric["floor"]))
+            return AttackScore(name, cell.seed, float(metric["value"]), float(metric["floor"]))
     reason = result.get("reason")
-    return Reached(name, cell.seed, reason=reason) if reason else None
+    return AttackScore(name, cell.seed, reason=reason) if reason else None
 
 
 @dataclass(frozen=True)
@@ -159,9 +159,9 @@ def make_table(experiment: PrivacyExperiment, place: matrix.Place) -> PrivacyTab
 
 def all_reached(
     experiment: PrivacyExperiment, place: matrix.Place
-) -> dict[Place, tuple[Reached, ...]]:
+) -> dict[Place, tuple[AttackScore, ...]]:
     """Read the results of all cells that were run, at each place of a table that has any."""
-    at: dict[Place, tuple[Reached, ...]] = {entry.place: () for entry in experiment.entries}
+    at: dict[Place, tuple[AttackScore, ...]] = {entry.place: () for entry in experiment.entries}
     for entry, cell in experiment.cells(place.seeds):
         if one := reached(entry, cell, place):
             at[entry.place] += (one,)
@@ -171,7 +171,7 @@ def all_reached(
 def table_of(
     experiment: PrivacyExperiment,
     place: matrix.Place,
-    reached_at: Mapping[Place, Sequence[Reached]],
+    reached_at: Mapping[Place, Sequence[AttackScore]],
 ) -> PrivacyTable:
     """Make a table from the results at each of its places, one per seed."""
     lines = tuple(_line(entry, reached_at.get(entry.place, ())) for entry in experiment.entries)
@@ -187,7 +187,7 @@ def table_of(
     return PrivacyTable(experiment, place, lines, tuple(claims))
 
 
-def _line(entry: PrivacyEntry, every: Sequence[Reached]) -> PrivacyLine:
+def _line(entry: PrivacyEntry, every: Sequence[AttackScore]) -> PrivacyLine:
     values = {one.seed: one.value for one in every if one.value is not None}
     floors = [one.floor for one in every if one.floor is not None]
     floor = statistics.fmean(floors) if floors else None

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from flwr_splitmix.hiding.exchanged import Sent
+from flwr_splitmix.hiding.exchanged import SentBatch
 from flwr_splitmix.hiding.mixguard.secret import Secret
 
 
 @dataclass
-class Mixtures(Sent):
+class Mixtures(SentBatch):
     """What a client has sent for a batch, and what only it knows.
 
     Parameters
@@ -32,7 +32,7 @@ class Mixtures(Sent):
     positions: Tensor
 
 
-def as_mixtures(sent: Sent) -> Mixtures:
+def as_mixtures(sent: SentBatch) -> Mixtures:
     """Return `sent` as the mixtures that MixGuard makes."""
     assert isinstance(sent, Mixtures)
     return sent

@@ -207,9 +207,9 @@ class MixGuardOptions:
             object.__setattr__(self, name, real_number(name, value))
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {value}; it must be positive and finite")
-        if not MOST_SCALE**-1 <= self.support_scale <= MOST_SCALE:
+        if not MAX_SCALE**-1 <= self.support_scale <= MAX_SCALE:
             raise ValueError(
-                f"support_scale is {self.support_scale}; allowed are 1e-06 to {MOST_SCALE:g}, "
+                f"support_scale is {self.support_scale}; allowed are 1e-06 to {MAX_SCALE:g}, "
                 "beyond which float32 cannot take supports and target apart"
             )
         if self.max_leak is not None and self.max_leak >= 1:
@@ -230,7 +230,7 @@ class MixGuardOptions:
             )
 
 
-MOST_SCALE = 1e6
+MAX_SCALE = 1e6
 """Largest weight of the supports next to the target's; its inverse is the least."""
 
 _LEAST = {

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from flwr_splitmix.data.examples import ExampleSet, check_map_style, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.calibrating import RECENT, Calibrating
-from flwr_splitmix.hiding.exchanged import ClientSide, Sent
+from flwr_splitmix.hiding.exchanged import ClientSide, SentBatch
 from flwr_splitmix.hiding.mixguard.all_sources import balance_gradients
 from flwr_splitmix.hiding.mixguard.calibration import CalibratedTrunk, Calibration, Calibrator
 from flwr_splitmix.hiding.mixguard.leak import measured_leak
@@ -206,7 +206,7 @@ class MixGuard(Calibrating):
         batch = MaskedBatch.of(fetch(self.public, chosen), self.side.device)
         return self.tokens.insert(batch.inputs, batch.mask)
 
-    def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
+    def recover(self, outputs: Sequence[Tensor], sent: SentBatch) -> Tensor:
         """Decode the target's hidden states (b, T, d); with "all-sources" all of them, (k, ...)."""
         secret, stacked = as_mixtures(sent).secret, torch.stack(list(outputs))
         if self.kernel is not None:
@@ -222,11 +222,11 @@ class MixGuard(Calibrating):
     def _reads_supports(self) -> bool:
         return self.options.gradients == "all-sources"
 
-    def _target(self, decoded: Tensor, sent: Sent) -> Tensor:
+    def _target(self, decoded: Tensor, sent: SentBatch) -> Tensor:
         """Return the target's part of `recover`'s result, or of its gradient."""
         return as_mixtures(sent).secret.target_of(decoded) if self._reads_supports else decoded
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         """Return the loss of the calibrated target.
 
         With "all-sources" its gradient is that of its sum with a public loss, which pulls each
@@ -243,14 +243,14 @@ class MixGuard(Calibrating):
         public = total - target_error
         return private + (public - public.detach())
 
-    def logits(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def logits(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         """Return the tail's logits for the target, calibrated if the options say so."""
         target = self._target(hidden, sent)
         return self._tail(
             self._calibrate(target) if self.options.calibrated_inference else target, sent
         )
 
-    def _tail(self, target: Tensor, sent: Sent) -> Tensor:
+    def _tail(self, target: Tensor, sent: SentBatch) -> Tensor:
         """Return the logits of the texts themselves, without the secret tokens."""
         mixtures = as_mixtures(sent)
         logits: Tensor = self.side.tail(target, mixtures.own_mask)
@@ -259,7 +259,7 @@ class MixGuard(Calibrating):
     def _calibrate(self, hidden: Tensor) -> Tensor:
         return hidden if self.calibration is None else self.calibration(hidden)
 
-    def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:
+    def perturb(self, gradient: Tensor, hidden: Tensor, sent: SentBatch) -> Tensor:
         """Add noise to the target's gradient, scaled by the calibrator's correction."""
         target_gradient, decoded = self._target(gradient, sent), self._target(hidden, sent)
         kind = self.options.perturbation
@@ -275,7 +275,7 @@ class MixGuard(Calibrating):
         place = secret.arrange(torch.ones_like(target_gradient), torch.zeros_like(gradient[1:])) > 0
         return balance_gradients(secret, torch.where(place, noisy, gradient))
 
-    def returned(self, gradients: Sequence[Tensor], sent: Sent) -> list[Tensor]:
+    def returned(self, gradients: Sequence[Tensor], sent: SentBatch) -> list[Tensor]:
         """Return each message's gradient; with "one-message", only that of a drawn message."""
         if self.options.gradients != "one-message":
             return super().returned(gradients, sent)
@@ -292,13 +292,13 @@ class MixGuard(Calibrating):
         """The public texts that are not reserved for supports by the options."""
         return self._calibrated_on
 
-    def public_groups(self, sent: Sent) -> list[Sent]:
+    def public_groups(self, sent: SentBatch) -> list[SentBatch]:
         """Return the mixtures, and the texts' plain hidden states, the target of decoding."""
         mixtures = as_mixtures(sent)
-        return [mixtures, Sent([mixtures.hidden.detach()], mixtures.own_mask, mixtures.batch)]
+        return [mixtures, SentBatch([mixtures.hidden.detach()], mixtures.own_mask, mixtures.batch)]
 
     def learn_public(
-        self, outputs: Sequence[Sequence[Tensor]], groups: Sequence[Sent], step: int | None
+        self, outputs: Sequence[Sequence[Tensor]], groups: Sequence[SentBatch], step: int | None
     ) -> None:
         """Take one step of the calibrator (MixGuard, section 4.3)."""
         assert self.calibration is not None

@@ -25,7 +25,7 @@ CANDIDATES = 64
 PATIENCE = 10
 """Draws in a row that may have no secret within the bounds before the next ones grow."""
 
-MOST_AT_ONCE = 4_096
+MAX_AT_ONCE = 4_096
 """Secrets drawn at once where none was within them: so many take little longer than a few."""
 
 MAX_DRAWS = 2_000
@@ -140,7 +140,7 @@ def _within(count: int, draw: Callable[[int], Secret], bounds: dict[str, float])
         else:
             empty += 1
             if empty > PATIENCE:
-                size = max(size, min(2 * size, MOST_AT_ONCE))
+                size = max(size, min(2 * size, MAX_AT_ONCE))
         if not missing:
             return Secret.join(accepted)
     named = " and ".join(f"{name} is {bound}" for name, bound in bounds.items())

@@ -13,7 +13,7 @@ from torch import Tensor
 from flwr_splitmix.data.examples import ExampleSet, check_map_style
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.calibrating import Calibrating
-from flwr_splitmix.hiding.exchanged import ClientSide, Sent
+from flwr_splitmix.hiding.exchanged import ClientSide, SentBatch
 from flwr_splitmix.hiding.snd.denoiser import Denoiser, Denoising
 from flwr_splitmix.hiding.snd.noise import clip_to, largest_norm, metric_noise
 from flwr_splitmix.seeding import derive_seed, seeded_draws
@@ -24,7 +24,7 @@ WIDEST = 256
 
 
 @dataclass
-class NoisyStates(Sent):
+class NoisyStates(SentBatch):
     """What a client has sent for a batch, and what only it knows.
 
     Parameters
@@ -166,20 +166,20 @@ class SnD(Calibrating):
         noisy = clip_to(exact + noise, self.bound).to(hidden.dtype)
         return NoisyStates([noisy], batch.mask, batch, hidden.detach())
 
-    def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
+    def recover(self, outputs: Sequence[Tensor], sent: SentBatch) -> Tensor:
         """Denoise the trunk's output."""
         states = _noisy(sent)
         if self.denoising is None:
             return outputs[0]
         return self.denoising(outputs[0], states.hidden, states.noise, states.mask)
 
-    def public_groups(self, sent: Sent) -> list[Sent]:
+    def public_groups(self, sent: SentBatch) -> list[SentBatch]:
         """Return the noisy states of public texts, and their plain states."""
         states = _noisy(sent)
-        return [states, Sent([states.hidden], states.mask, states.batch)]
+        return [states, SentBatch([states.hidden], states.mask, states.batch)]
 
     def learn_public(
-        self, outputs: Sequence[Sequence[Tensor]], groups: Sequence[Sent], step: int | None
+        self, outputs: Sequence[Sequence[Tensor]], groups: Sequence[SentBatch], step: int | None
     ) -> None:
         """Take one step of the denoiser."""
         assert self.denoising is not None
@@ -195,7 +195,7 @@ class SnD(Calibrating):
         return {"noise-error": before, "denoised-error": after}
 
 
-def _noisy(sent: Sent) -> NoisyStates:
+def _noisy(sent: SentBatch) -> NoisyStates:
     assert isinstance(sent, NoisyStates)
     return sent
 

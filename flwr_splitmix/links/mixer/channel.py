@@ -37,7 +37,7 @@ A process that answers pings but no call would otherwise hold the run forever.""
 
 
 @dataclass(frozen=True)
-class Dialled:
+class MixerAddress:
     """A mixer's address, and the credentials for it.
 
     Parameters
@@ -73,7 +73,7 @@ class MixerChannel:
         Seconds that the mixer's exchange with the nodes may take.
     """
 
-    def __init__(self, dialled: Dialled, patience: float, step_timeout: float = 0.0) -> None:
+    def __init__(self, dialled: MixerAddress, patience: float, step_timeout: float = 0.0) -> None:
         self._dialled = dialled
         self._patience = patience
         self._longest = SILENCE + step_timeout

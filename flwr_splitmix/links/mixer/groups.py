@@ -19,7 +19,7 @@ log = logging.getLogger("flwr.splitmix")
 SIZES = ("batch-size", "patches", "width", "prefix", "num-examples")
 """Sizes of the mixtures that the mixer reports."""
 
-_LEAST_SUM = 0.99
+_MIN_SUM = 0.99
 """Rounding leaves more of the soft labels of an example, which sum to 1."""
 
 
@@ -132,7 +132,7 @@ class MixedGroups(Clients):
         if not self._looks:
             return
         sums = [upload["labels"][0].float().sum(-1) for upload in uploads.values()]
-        if any(bool((each < _LEAST_SUM).any()) for each in sums):
+        if any(bool((each < _MIN_SUM).any()) for each in sums):
             self._looks = False
             log.warning(
                 "round %d: the labels of mixtures sum to less than 1, as nodes have labels that "

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from flwr_splitmix.links.dialled import DialledLink
 from flwr_splitmix.links.link import Clients, LinkError, Observe, RoundLostError
-from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel, dictionary
+from flwr_splitmix.links.mixer.channel import MixerAddress, MixerChannel, dictionary
 from flwr_splitmix.links.mixer.groups import MixedGroups, NoGroups
 from flwr_splitmix.links.mixer.protocol import read_token
 from flwr_splitmix.links.polling import Mail
@@ -98,7 +98,7 @@ class MixerLink(DialledLink):
         use = "with a mixer they are this run's own, for one that asks for a certificate"
         check_pair(certificate, key, PAIR, use)
         tls = not insecure and (ca is not None or not is_loopback(host))
-        self._dialled = Dialled(
+        self._dialled = MixerAddress(
             join_address(host, port),
             tls,
             b"" if ca is None else read_authority(ca, "ca (ssl-ca-certfile)"),

@@ -34,7 +34,7 @@ PROTOCOL = 3
 TOKEN_KEY = "splitmix-mixer-token"
 PROTOCOL_KEY = "splitmix-mixer-protocol"
 
-LEAST_TOKEN = 32
+MIN_TOKEN = 32
 """Fewest characters of a mixer's token."""
 
 
@@ -77,9 +77,9 @@ def read_token(path: str | Path, name: str) -> str:
         As `read_secret`, or if it is not ASCII or too short.
     """
     token = read_secret(path, name)
-    if len(token) < LEAST_TOKEN or not token.isascii():
+    if len(token) < MIN_TOKEN or not token.isascii():
         raise LinkError(
-            f"{name}: {path} holds {len(token)} characters; a token has at least {LEAST_TOKEN}, "
+            f"{name}: {path} holds {len(token)} characters; a token has at least {MIN_TOKEN}, "
             "of ASCII (openssl rand -hex 32)"
         )
     return token

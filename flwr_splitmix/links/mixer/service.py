@@ -23,7 +23,7 @@ log = logging.getLogger("flwr.splitmix")
 SMALL_CALL = 2**20
 """Largest body in bytes of a call without gradients."""
 
-MOST_STREAMS = 64
+MAX_STREAMS = 64
 """Most ServerApps served at once; each takes a thread and a round's mixtures."""
 
 
@@ -129,9 +129,9 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
                 f"this run shows the certificate of {node_names[0]} (ssl-certfile), with which it "
                 "could pretend to be that node: give it one that names no node",
             )
-        if self._streams >= MOST_STREAMS:
+        if self._streams >= MAX_STREAMS:
             await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"the mixer has {MOST_STREAMS} rounds in hand"
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"the mixer has {MAX_STREAMS} rounds in hand"
             )
 
     async def _frame(self, context: Any, max_body: int) -> list[bytes] | None:

@@ -25,11 +25,11 @@ from flwr_splitmix.runs.export.folder import FACTS, ExportError, check_files, re
 LARGEST_SIDE = 2048
 """Largest side in pixels of a model's images: nothing else bounds a convolutional one's."""
 
-MOST_TOKENS = 2**20
+MAX_TOKENS = 2**20
 """Most tokens of a text and of an answer; a model with fewer positions takes fewer."""
 
 Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
-Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 
 
 class _Checked(BaseModel):

@@ -8,7 +8,7 @@ from typing import Any
 from flwr_splitmix.data.errors import import_extra
 from flwr_splitmix.files.reading import read_json
 from flwr_splitmix.runs.export.bounds import Weights, check_finite, without_memory
-from flwr_splitmix.runs.export.description import MOST_TOKENS
+from flwr_splitmix.runs.export.description import MAX_TOKENS
 from flwr_splitmix.runs.export.folder import ExportError, unreadable
 from flwr_splitmix.runs.export.vision import WHOLE
 from flwr_splitmix.words import cause, counted
@@ -92,10 +92,10 @@ def open_pretrained(folder: Path, auto: str, *, classes: int = 0) -> tuple[Any, 
 
 
 def positions_of(model: Any) -> int:
-    """Return the most tokens that a model takes, at most `MOST_TOKENS`."""
+    """Return the most tokens that a model takes, at most `MAX_TOKENS`."""
     from flwr_splitmix.segments.language.layouts.families import layout_of
 
-    return min(int(layout_of(model).max_length(model.config)), MOST_TOKENS)
+    return min(int(layout_of(model).max_length(model.config)), MAX_TOKENS)
 
 
 def _check_index(folder: Path) -> None:

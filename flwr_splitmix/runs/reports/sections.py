@@ -16,7 +16,7 @@ from flwr_splitmix.runs.run import Run
 from flwr_splitmix.words import counted, epsilon_text
 
 _SLOWEST = 10
-_MOST_FAILING = 50
+_MAX_FAILING = 50
 
 _DIRECTIONS = {"up": "from a client", "down": "to a client"}
 _PHASES = {"train": "training", "evaluate": "evaluation", "calibrate": "calibration"}
@@ -122,9 +122,9 @@ def clients(run: Run) -> str:
     named = bullets(
         f"client {client}, {_times(record['failed'])}; newest: "
         + "; ".join(f"round {number}: {reason}" for number, reason in record["failures"])
-        for client, record in failed[:_MOST_FAILING]
+        for client, record in failed[:_MAX_FAILING]
     )
-    left_out = len(failed) - _MOST_FAILING
+    left_out = len(failed) - _MAX_FAILING
     more = paragraph(f"{counted(left_out, 'more client')} failed.", "soft") if left_out > 0 else ""
     of_all = f"{len(failed)} of {counted(len(records), 'client')} failed:"
     return f"{title}{table}{paragraph(of_all)}{named}{more}"

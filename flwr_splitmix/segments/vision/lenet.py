@@ -7,7 +7,7 @@ from torch import nn
 from flwr_splitmix.segments.vision.feature_maps import open_cnn
 from flwr_splitmix.segments.vision.split_model import Cuttable, Request, Stage
 
-LEAST_SIZE = 16
+MIN_SIZE = 16
 """Image side in pixels of which two convolutions and two poolings leave one pixel."""
 
 
@@ -26,10 +26,10 @@ def open_lenet5(request: Request) -> Cuttable:
     """
     if request.options:
         raise ValueError(f"lenet5 is not timm's and takes no option {next(iter(request.options))}")
-    if request.image_size < LEAST_SIZE:
+    if request.image_size < MIN_SIZE:
         raise ValueError(
             f"image_size {request.image_size} is too small for lenet5, "
-            f"at least {LEAST_SIZE} is needed"
+            f"at least {MIN_SIZE} is needed"
         )
     side = ((request.image_size - 4) // 2 - 4) // 2
     stages: list[Stage] = [

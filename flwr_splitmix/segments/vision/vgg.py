@@ -14,7 +14,7 @@ from flwr_splitmix.segments.vision.zoo import create
 FULL_SIZE = 224
 """Image side in pixels from which the last map fills the 7 x 7 kernel of VGG's classifier."""
 
-LEAST_SIZE = 32
+MIN_SIZE = 32
 """Image side in pixels of which five poolings leave one pixel."""
 
 
@@ -30,10 +30,10 @@ def open_vgg(request: Request) -> Cuttable:
     ValueError
         If the images are smaller than 32 pixels.
     """
-    if request.image_size < LEAST_SIZE:
+    if request.image_size < MIN_SIZE:
         raise ValueError(
             f"{request.name} halves its images five times: image_size {request.image_size} "
-            f"is too small, at least {LEAST_SIZE} is needed"
+            f"is too small, at least {MIN_SIZE} is needed"
         )
     model = _build(request)
     stages: list[Stage] = [(f"features_{i}", layer) for i, layer in enumerate(model.features)]

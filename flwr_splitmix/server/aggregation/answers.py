@@ -12,7 +12,7 @@ from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.clients.weights import differences
 from flwr_splitmix.links.ticket import RECORD
-from flwr_splitmix.once import Once
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.server.aggregation.measured import to_whole
 from flwr_splitmix.server.aggregation.nodes import AggregatorError
 from flwr_splitmix.words import described
@@ -78,7 +78,7 @@ def asked_no_node(strategy: flower.Strategy, server_round: int) -> AggregatorErr
 
 
 def aggregated(
-    returned: object, strategy: flower.Strategy, like: Mapping[str, Array], once: Once
+    returned: object, strategy: flower.Strategy, like: Mapping[str, Array], once: SeenKeys
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
     """Return what `aggregate_train` returned: arrays and metrics, or None where it has none.
 
@@ -120,7 +120,7 @@ def aggregated(
         _check_kind(strategy, name, arrays[name], np.dtype(client_array.dtype))
     class_name = type(strategy).__name__
     narrow = [name for name in like if _is_narrower(arrays[name], like[name])]
-    if narrow and once.first(("narrower", class_name)):
+    if narrow and once.add(("narrower", class_name)):
         name = narrow[0]
         log.warning(
             "aggregate_train of %s returns %r as %s, narrower than the clients' %s: what it "

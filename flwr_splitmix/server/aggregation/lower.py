@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from torch import Tensor
 
-from flwr_splitmix.once import Once
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.server.aggregation.answers import (
     aggregated,
     asked_no_node,
@@ -96,7 +96,7 @@ class LowerAggregator:
         check_aggregator(strategy)
         self.strategy = strategy
         self._numbers = GivenNumbers(strategy)
-        self.once = Once()
+        self.once = SeenKeys()
         self._use = object()
         self._num_asked, self._current = 0, ArrayRecord()
         self._has_aggregated = False
@@ -114,7 +114,7 @@ class LowerAggregator:
         if self.strategy is None or "shared" in self.once:
             return
         if warn_of_use(self.strategy, self._use):
-            self.once.first("shared")
+            self.once.add("shared")
 
     @property
     def averages(self) -> bool:
@@ -236,7 +236,7 @@ class LowerAggregator:
             return self._arrays_before(server_round, len(replies)), metrics
         self._has_aggregated = True
         if "inexact" not in self.once and warn_of_inexact(whole):
-            self.once.first("inexact")
+            self.once.add("inexact")
         tensors = {
             name: without_negative_variances(name, means.get(name, array))
             for name, array in arrays.items()
@@ -271,7 +271,7 @@ class LowerAggregator:
         optimizer = next(
             (strategy for strategy in inner if isinstance(strategy, _SERVER_OPTIMIZERS)), None
         )
-        if optimizer is None or not has_statistics(reply) or not self.once.first("statistics"):
+        if optimizer is None or not has_statistics(reply) or not self.once.add("statistics"):
             return
         _log.warning(
             "%s within %s takes its step on BatchNorm's statistics, too, so they are no longer the "
@@ -300,7 +300,7 @@ class LowerAggregator:
             return {}
         tensors, lost = state_of(self.strategy)
         for name in lost:
-            if self.once.first(("lost", name)):
+            if self.once.add(("lost", name)):
                 _log.warning(
                     "checkpoints do not keep the state of %s: it is neither tensors nor JSON "
                     "values, so a resumed run starts with a new one",

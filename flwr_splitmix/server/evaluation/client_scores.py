@@ -7,15 +7,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from flwr_splitmix.once import Once
 from flwr_splitmix.scoring.texts import PERPLEXITY, perplexity_of
-from flwr_splitmix.server.intake.ushape import MOST_NAMED, ReadScores
+from flwr_splitmix.seen_keys import SeenKeys
+from flwr_splitmix.server.intake.ushape import MAX_NAMED, ReadScores
 
 log = logging.getLogger("flwr.splitmix")
 
 
 def combine(
-    scored: Mapping[int, ReadScores], weights: Mapping[int, int], told: Once
+    scored: Mapping[int, ReadScores], weights: Mapping[int, int], told: SeenKeys
 ) -> dict[str, float]:
     """Return the scores of all clients together, by name; "accuracy" and "loss" among them.
 
@@ -54,11 +54,11 @@ def _is_of_loss(scores: Mapping[str, float]) -> bool:
 
 
 def _warn_of_few(
-    counts: Mapping[str, int], clients: int, means: Mapping[str, float], told: Once
+    counts: Mapping[str, int], clients: int, means: Mapping[str, float], told: SeenKeys
 ) -> None:
     """Log, once for each score, that not all clients have it."""
     few = [("few", name) for name in sorted(counts) if counts[name] < clients]
-    for _, name in told.new([key for key in few if key not in told][:MOST_NAMED]):
+    for _, name in told.add_all([key for key in few if key not in told][:MAX_NAMED]):
         log.warning(
             "%r is a score of %d of the %d clients that were evaluated: %s",
             name,

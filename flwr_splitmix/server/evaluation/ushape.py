@@ -10,7 +10,7 @@ from torch import Tensor
 from flwr_splitmix.description import UShapeDescription
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
-from flwr_splitmix.once import Once
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.server.evaluation.client_scores import combine
 from flwr_splitmix.server.evaluation.over_link import (
     Kind,
@@ -36,7 +36,7 @@ Pass = Callable[[Mapping[int, Mapping[str, Any]]], dict[int, list[Tensor]]]
 
 
 def evaluate_in_u_shape(
-    clients: Clients, kind: Kind, through_trunk: Pass, told: Once
+    clients: Clients, kind: Kind, through_trunk: Pass, told: SeenKeys
 ) -> EvaluationResult | None:
     """Have every client score its model: its head and tail, the server's trunk.
 

@@ -23,7 +23,7 @@ NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 NAME_RULE = "begins with a lower-case letter, and has at most 40 more, digits, '_' or '-'"
 """What `NAME` allows."""
 
-MOST_MEDIAN_WORK = 100
+MAX_MEDIAN_WORK = 100
 """A client's data set counts in full up to this many times the median."""
 
 NOT_FINITE = "uploaded NaN or infinite numbers"
@@ -128,14 +128,14 @@ def check_number(what: str, value: object, least: int, most: int = MAX_COUNT) ->
 
 
 def cap_at_median(sizes: Sequence[int]) -> list[int]:
-    """Return data set sizes, or other work, capped at `MOST_MEDIAN_WORK` times the median.
+    """Return data set sizes, or other work, capped at `MAX_MEDIAN_WORK` times the median.
 
     Reported sizes decide how long all clients work: one that exaggerates must not keep the others
     busy forever.
     """
     if not sizes:
         return []
-    most = MOST_MEDIAN_WORK * max(1, statistics.median_low(sizes))  # of two sizes, the smaller
+    most = MAX_MEDIAN_WORK * max(1, statistics.median_low(sizes))  # of two sizes, the smaller
     return [min(size, most) for size in sizes]
 
 

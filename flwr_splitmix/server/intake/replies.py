@@ -15,7 +15,7 @@ from flwr_splitmix.clients.weights import Shaped, differences
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.arrays import to_numpy
 from flwr_splitmix.observers.metrics import column_of, median_norm
-from flwr_splitmix.once import Once
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.segments.batch_norm import is_variance, largest
 from flwr_splitmix.server.intake.absurd_updates import (
     TIMES_MEDIAN,
@@ -65,7 +65,7 @@ class ReplyIntake:
     def __init__(self, initial: ArrayRecord) -> None:
         self._dtypes = {name: array.dtype for name, array in to_numpy(initial).items()}
         self._counters = {name for name, dtype in self._dtypes.items() if dtype.kind in "biu"}
-        self._once = Once()
+        self._once = SeenKeys()
         self.unusual = (0, "")
 
     def check(
@@ -192,7 +192,7 @@ class ReplyIntake:
             n for metrics in map(metrics_of, replies) for n in metrics if not NAME.fullmatch(n)
         )
         excluded = sorted(name for name, n in count.items() if 2 * n > len(replies))
-        if excluded and self._once.first("names"):
+        if excluded and self._once.add("names"):
             log.warning(
                 "left out of the run's metrics: %s; the name of a client's metric %s",
                 listed((repr(one_line(name)[:60]) for name in excluded), most=5),
@@ -205,7 +205,7 @@ class ReplyIntake:
         columns: dict[str, str] = {}
         for name in sorted(names):
             first = columns.setdefault(column_of(name), name)
-            if first != name and self._once.first("shared"):
+            if first != name and self._once.add("shared"):
                 log.warning(
                     "the clients' metrics %r and %r share the column %s, which has the latter; "
                     "give one another name",
@@ -272,7 +272,7 @@ class ReplyIntake:
         }
         for client, most in zip(examples, cap_at_median(list(examples.values())), strict=True):
             metrics[client]["num-examples"] = most
-            if most < examples[client] and self._once.first(("exaggerates", client)):
+            if most < examples[client] and self._once.add(("exaggerates", client)):
                 log.warning(
                     "client %d says that it has %d examples; in averages it counts as %d, far "
                     "above the median of the others",

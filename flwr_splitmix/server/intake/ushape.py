@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.events import Messages
-from flwr_splitmix.once import Once
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.server.intake.checks import (
     NAME,
     NAME_RULE,
@@ -37,7 +37,7 @@ MAX_GROUPS = 4
 MAX_SCORE = 1e100
 """Bound on scores, so that their means cannot overflow."""
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 """Most scores that one warning names."""
 
 
@@ -181,7 +181,7 @@ def read_scores(reply: Mapping[str, Any]) -> ReadScores:
     )
 
 
-def warn_of_left_out(read: Iterable[ReadScores], told: Once) -> None:
+def warn_of_left_out(read: Iterable[ReadScores], told: SeenKeys) -> None:
     """Log the names of further scores that are left out, once each, with the reason.
 
     Parameters
@@ -196,9 +196,9 @@ def warn_of_left_out(read: Iterable[ReadScores], told: Once) -> None:
     _warn_of(not_finite, f"a score is a finite number, up to {MAX_SCORE:g}", told)
 
 
-def _warn_of(names: Iterable[str], rule: str, told: Once) -> None:
+def _warn_of(names: Iterable[str], rule: str, told: SeenKeys) -> None:
     quoted = {repr(one_line(name)[:60]) for name in names}
-    new = told.new(sorted(name for name in quoted if name not in told)[:MOST_NAMED])
+    new = told.add_all(sorted(name for name in quoted if name not in told)[:MAX_NAMED])
     if new:
         log.warning("left out of the run's metrics: %s; %s", ", ".join(new), rule)
 

@@ -10,7 +10,7 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from flwr_splitmix.links import Clients, Link, LinkError
-from flwr_splitmix.once import Once
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.server.naming import name_clients, name_reasons
 from flwr_splitmix.server.nodes.federation import Federation
 from flwr_splitmix.server.nodes.without_data import WithoutData
@@ -63,13 +63,13 @@ class Participants:
         self.partitions: dict[int, int] = {}
         self._without_data = WithoutData()
         self._undrawn = 0
-        self._once = Once()
+        self._once = SeenKeys()
 
     def warn_of_seeds(self, clients: Clients) -> None:
         """Log, once a run, if a ledger counts noise that is not a secret of the server's."""
         descriptions = clients.descriptions
         seeded = [client for client in clients.alive if descriptions[client].repeatable_secrets]
-        if seeded and self._once.first("seeded"):
+        if seeded and self._once.add("seeded"):
             counted_as_none = any(descriptions[client].seeded for client in seeded)
             log.warning(
                 "noise of %s is drawn from the run's seed (repeatable_secrets), with which the "

@@ -11,9 +11,9 @@ from torch import Tensor
 from flwr_splitmix.events import EvaluationResult, RoundDone, RunStarted
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.observers.progress import ProgressFile
-from flwr_splitmix.once import Once
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import Checkpoint
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.server.record.checkpoint_writes import CheckpointWrites
 from flwr_splitmix.server.record.checkpointing import newest_checkpoint
 from flwr_splitmix.server.record.run_folder import RunFolder, needed
@@ -55,7 +55,7 @@ class RunRecorder:
         self.checkpoints = CheckpointWrites(self.folder)
         self._every = checkpoint_every
         self._records = records
-        self._once = Once()
+        self._once = SeenKeys()
 
     @property
     def run(self) -> Run | None:
@@ -162,7 +162,7 @@ class RunRecorder:
         self.start.write()
         if not evaluates:
             self._records.clock.begin_round()
-            if required and steps is None and self._once.first("unknown steps"):
+            if required and steps is None and self._once.add("unknown steps"):
                 log.warning(
                     "the strategy does not say how many steps a round has, so whoever does not "
                     "finish one has no epsilon any more: let its `agree` return the number"

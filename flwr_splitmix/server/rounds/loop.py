@@ -247,7 +247,7 @@ class RoundLoop(RoundHooks):
 
     def _warn_of_link(self) -> None:
         """Log, once, if `fit` takes the place of a link that was given."""
-        if self.link is not None and self._once.first("link"):
+        if self.link is not None and self._once.add("link"):
             log.warning(
                 "%s was given a %s as its link, which fit does not use: clients of this process "
                 "are called directly, and nothing is rounded on the way",

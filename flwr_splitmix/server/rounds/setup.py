@@ -9,8 +9,8 @@ from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.links import Link
 from flwr_splitmix.observers import Audience, Metrics, Observer
-from flwr_splitmix.once import Once
 from flwr_splitmix.runs import Run
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator
 from flwr_splitmix.server.aggregation.choice import with_wrapped
 from flwr_splitmix.server.docstrings import complete
@@ -111,7 +111,7 @@ class LoopSetup(flower.Strategy):
         self.evaluate_every = evaluate_every
         self.seed = whole_number("seed", seed)  # 1.0 or True would draw other numbers than 1
         self.link = link
-        self._once = Once()
+        self._once = SeenKeys()
         self.observers = [*observers, *self.records.observers, *self.recorder.observers]
         self.audience = Audience(self.observers)
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from flwr_splitmix.clients import Client
 from flwr_splitmix.device import Precision, pick_device, pick_precision
 from flwr_splitmix.finite import squares_finite
-from flwr_splitmix.once import Once
 from flwr_splitmix.optimizers import UNKNOWN_WEIGHTS, OptimizerFactory, ScheduledOptimizer
 from flwr_splitmix.schedule import Schedule
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.segments.modules import check_module
 from flwr_splitmix.server.last_use import note_use, used_by_another
 from flwr_splitmix.storage import under
@@ -63,7 +63,7 @@ class TrainedSegment:
         self.module = module if placed else module.to(self.device)
         self.optimizer = ScheduledOptimizer(self.module, optimizer, schedule)
         self._skipped = 0
-        self._once = Once()
+        self._once = SeenKeys()
         self._use = object()
 
     @property
@@ -82,7 +82,7 @@ class TrainedSegment:
 
         Weights may be unfrozen in any round.
         """
-        if not self.optimizer.knows(self.module) and self._once.first("unknown weights"):
+        if not self.optimizer.knows(self.module) and self._once.add("unknown weights"):
             log.warning("the server's %s %s", self.name, UNKNOWN_WEIGHTS)
 
     def warn_if_trained(self, strategy: str) -> None:
@@ -94,7 +94,7 @@ class TrainedSegment:
             Name of the strategy.
         """
         elsewhere = used_by_another(self.module, self._use)
-        if (self.optimizer.has_stepped or elsewhere) and self._once.first("trained"):
+        if (self.optimizer.has_stepped or elsewhere) and self._once.add("trained"):
             log.warning(
                 "the server's %s has learned in %s, and goes on from that; "
                 "to compare from equal starts make new clients, a new upper segment or trunk, a "

@@ -17,7 +17,7 @@ from flwr_splitmix.private_names import uncompiled
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
 from flwr_splitmix.segments.across_batch import FEW, warn_of_untold
 from flwr_splitmix.segments.trials import (
-    UntoldError,
+    InconclusiveTrialError,
     agree,
     draw_like,
     renew,
@@ -188,13 +188,13 @@ def alike_in_parts(run: Run, rows: Sequence[Tensor]) -> bool:
 
     Raises
     ------
-    UntoldError
+    InconclusiveTrialError
         If the outputs do not show it.
     """
     half = [each[::2] for each in rows]
     whole, drawn = run(rows, 0)
     if not whole.isfinite().any():
-        raise UntoldError("its outputs are NaN or infinite")
+        raise InconclusiveTrialError("its outputs are NaN or infinite")
     usual = float(whole[whole.isfinite()].double().abs().median())
     if agree(whole[::2], run(half, 0)[0], ulps=_ULPS, usual=usual):
         return True
@@ -206,7 +206,7 @@ def alike_in_parts(run: Run, rows: Sequence[Tensor]) -> bool:
     if agree(whole[::2], others[::2]):
         return True
     if not agree(whole, run(rows, 0)[0]):
-        raise UntoldError("its outputs differ from call to call")
+        raise InconclusiveTrialError("its outputs differ from call to call")
     if not torch.equal(drawn, drawn_for_others):
-        raise UntoldError("how many random numbers it draws depends on the examples")
+        raise InconclusiveTrialError("how many random numbers it draws depends on the examples")
     return False

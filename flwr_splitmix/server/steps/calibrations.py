@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from flwr_splitmix.links import Clients
-from flwr_splitmix.server.intake.checks import MOST_MEDIAN_WORK
+from flwr_splitmix.server.intake.checks import MAX_MEDIAN_WORK
 from flwr_splitmix.words import counted
 
 
@@ -29,7 +29,7 @@ class Calibrations:
     def due(self, clients: Clients, said: Mapping[int, int]) -> dict[int, int]:
         """Return each client's number of steps in this round.
 
-        In the whole run a client gets at most `MOST_MEDIAN_WORK` times what the median client needs
+        In the whole run a client gets at most `MAX_MEDIAN_WORK` times what the median client needs
         that calibrates at all. One that says that it needs more leaves the round: it would send no
         private text before it has had them.
 
@@ -41,13 +41,13 @@ class Calibrations:
         for client, number in said.items():
             self._needed_steps[client] = max(number, self._needed_steps.get(client, 0))
         needed = [number for number in self._needed_steps.values() if number] or [0]
-        most = MOST_MEDIAN_WORK * statistics.median_low(needed)
+        most = MAX_MEDIAN_WORK * statistics.median_low(needed)
         for client, number in said.items():
             if self._taken_steps.get(client, 0) + number > most:
                 clients.fail(
                     client,
                     f"needs {counted(number, 'more step')} of calibration, and in a run a client "
-                    f"gets at most {most}, {MOST_MEDIAN_WORK} times what most need: give all "
+                    f"gets at most {most}, {MAX_MEDIAN_WORK} times what most need: give all "
                     "clients as many public texts, and a method of your own a calibration_steps "
                     "that is 0 once they are taken",
                 )

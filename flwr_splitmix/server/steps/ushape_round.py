@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flwr_splitmix.events import StepDone
-from flwr_splitmix.once import Once
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.server.steps.ushape import TrunkSteps
@@ -33,7 +33,7 @@ class UShapeState:
     client_remarks: ClientRemarks
     calibrations: Calibrations = field(default_factory=Calibrations)
     frozen: FrozenWeights = field(default_factory=FrozenWeights)
-    scores: Once = field(default_factory=Once)
+    scores: SeenKeys = field(default_factory=SeenKeys)
 
 
 class UShapeRound:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from flwr_splitmix.description import SplitDescription, UShapeDescription
 from flwr_splitmix.links import Clients
-from flwr_splitmix.once import Once
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.server.intake.checks import cap_at_median
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.server.steps.round_length import Agreement
@@ -21,12 +21,12 @@ WHERE_STATES_ARE = (
 )
 
 
-class OncePerClient(Once):
+class OncePerClient(SeenKeys):
     """Logs each warning about each client once."""
 
     def warn(self, clients: Iterable[int], plural: str, what: str) -> None:
         """Warn about clients of which it was not said yet; `plural` is the verb, as in "have"."""
-        if new := [client for client in clients if self.first((what, client))]:
+        if new := [client for client in clients if self.add((what, client))]:
             log.warning("%s %s %s", name_clients(new), verb(len(new), plural), what)
 
 

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from flwr_splitmix.clients.ushape.frozen_weights import ALIKE
 from flwr_splitmix.description import UShapeDescription
 from flwr_splitmix.links import Clients
-from flwr_splitmix.once import Once
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.words import counted, have
 
@@ -20,7 +20,7 @@ class FrozenWeights:
 
     def __init__(self) -> None:
         self._numbers: dict[int, float] = {}
-        self._once = Once()
+        self._once = SeenKeys()
 
     def compare(self, clients: Clients) -> None:
         """Log which of a round's clients differ from the largest group that is alike.
@@ -43,7 +43,7 @@ class FrozenWeights:
             return bisect_right(ordered, number + ALIKE) - bisect_left(ordered, number - ALIKE)
 
         usual = max(sorted(self._numbers), key=alike)
-        unlike = self._once.new(
+        unlike = self._once.add_all(
             client
             for client, number in sorted(self._numbers.items())
             if abs(number - self._numbers[usual]) > ALIKE

@@ -64,7 +64,7 @@ class Remarks:
     def _on_shape(self, clients: Sequence[int], shape: SmashedShape) -> None:
         """Warn about smashed data of which the mixer hides nothing, or not everything."""
         lost = self._mixer.without_effect(shape.patches)
-        if lost and self._once.first("one patch"):
+        if lost and self._once.add("one patch"):
             log.warning(
                 "each sample has only one patch, so %s %s. %s",
                 self._mixer,
@@ -103,7 +103,7 @@ class Remarks:
         try:
             self._mixer.check_clients(nodes)
         except ValueError as error:
-            self._once.first("few")
+            self._once.add("few")
             log.warning(
                 "round %d goes on in smaller mixing groups than asked for: %s. Later rounds may, "
                 "too, down to %s",
@@ -123,7 +123,7 @@ class Remarks:
         inner = innermost(self._mixer)
         if not isinstance(inner, GroupMixer) or inner.asked(nodes) < nodes:
             return
-        if nodes < inner.k or not inner.leaves_one(nodes) or not self._once.first("leftover"):
+        if nodes < inner.k or not inner.leaves_one(nodes) or not self._once.add("leftover"):
             return
         log.warning(
             "k is %d for %d clients: in each step one is left over and sends all its smashed "
@@ -192,7 +192,7 @@ class Remarks:
             "learned from the data there; `plan` must give every member a share, at least in some "
             "steps of a round",
         )
-        if tally.teachable and not tally.taught and self._once.first("untaught"):
+        if tally.teachable and not tally.taught and self._once.add("untaught"):
             log.warning(
                 "round %d: no client got a gradient, so no lower segment learned; if no other "
                 "warning explains it, `%s.split` returned no gradients (for shares that are not "

@@ -18,8 +18,8 @@ from flwr_splitmix.apps.vision.attacked_ushape import AttackedImages
 from flwr_splitmix.apps.vision.ushape_check import advise, remark_noise
 from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import DPForward, Hiding, Sent
-from flwr_splitmix.hiding.charges import Planned
+from flwr_splitmix.hiding import DPForward, Hiding, SentBatch
+from flwr_splitmix.hiding.charges import PlannedClient
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
 from tests.apps.ushape_fit import fit, read
@@ -35,21 +35,21 @@ class Halved(Hiding):
     def messages_per_batch(cls, options: Mapping[str, Any]) -> int:
         return 2
 
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         hidden = self.side.head(batch.inputs, batch.mask)
         part = torch.rand_like(hidden)
-        return Sent([hidden - part, part], batch.mask, batch)
+        return SentBatch([hidden - part, part], batch.mask, batch)
 
-    def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
+    def recover(self, outputs: Sequence[Tensor], sent: SentBatch) -> Tensor:
         return torch.stack(list(outputs)).sum(0)
 
 
 class Blended(Hiding):
     """Sends means of neighbours, and states nothing of it."""
 
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         hidden = self.side.head(batch.inputs, batch.mask)
-        return Sent([(hidden + hidden.roll(1, 0)) / 2], batch.mask, batch)
+        return SentBatch([(hidden + hidden.roll(1, 0)) / 2], batch.mask, batch)
 
 
 class TwiceCharged(DPForward):
@@ -107,7 +107,7 @@ def test_a_hiding_that_says_what_it_charges_has_a_plan() -> None:
         planned_charges = DPForward.planned_charges
 
     report, config = Report("vision", 2, nodes_known=True), read(strategy="DPForwardSL")
-    planned = Planned(
+    planned = PlannedClient(
         head_learns=True, returns=True, averaged=False, padded=False, scored=False, tested=0
     )
     remark_spending(config, Stated(), planned, [8], report, record="image")

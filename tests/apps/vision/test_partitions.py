@@ -13,7 +13,7 @@ from flwr.app import Context, Error, Message
 from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.vision import partitions
 from flwr_splitmix.apps.vision.client import client_fn
-from flwr_splitmix.apps.vision.partitions import MOST_ASKED, answer_partitions, ask_partitions
+from flwr_splitmix.apps.vision.partitions import MAX_ASKED, answer_partitions, ask_partitions
 from flwr_splitmix.links import LinkError
 from tests.apps.vision_app import context, run_config
 from tests.links.fake_grid import NEVER, FakeGrid, Handler, question
@@ -78,12 +78,12 @@ def test_a_few_are_asked_and_no_more() -> None:
     failed = FakeGrid(unless(nodes, silent=False), 10)
     with pytest.raises(LinkError, match=r"divided: .*node 100 is down; .*101 is down; .*102 is do"):
         ask_partitions(failed.grid, 60)
-    assert len(failed.sent) == MOST_ASKED
+    assert len(failed.sent) == MAX_ASKED
     silent, began = FakeGrid(unless(nodes, silent=True), 10), time.monotonic()
     with pytest.raises(LinkError, match=r"divided: no answer within 0\.6 s"):
         ask_partitions(silent.grid, 0.6)
     assert time.monotonic() < began + 5
-    assert len(silent.sent) == MOST_ASKED
+    assert len(silent.sent) == MAX_ASKED
 
 
 def test_nodes_that_wait_for_ray_are_told_of(

@@ -110,7 +110,7 @@ def test_a_group_is_not_taken_apart_if_too_many_could_be_it(
 ) -> None:
     subspaces = {c: fit_subspace(torch.randn(30, 4, 2) @ torch.randn(2, 9)) for c in range(4)}
     assert Unmixer.of(subspaces, 2) is not None
-    monkeypatch.setattr(unmixing, "MOST_COMBINATIONS", 5)
+    monkeypatch.setattr(unmixing, "MAX_COMBINATIONS", 5)
     assert Unmixer.of(subspaces, 2) is None
 
 
@@ -137,7 +137,7 @@ def test_a_gaussian_paints_what_was_not_sent_better_than_the_decoder(
     view = bench.view(PatchCutMix(2))
     budget = Budget("cpu")
     painted = bench.error(bench.attack(LinearDecoder(lr=1e-2), view, budget), view)
-    monkeypatch.setattr(painter, "MOST_PIXELS", 0)
+    monkeypatch.setattr(painter, "MAX_PIXELS", 0)
     decoded = bench.error(bench.attack(LinearDecoder(lr=1e-2), view, budget), view)
     assert painted < 0.7 * decoded
 
@@ -203,11 +203,11 @@ def test_members_of_one_class_add_up_in_a_label() -> None:
 def test_classes_that_would_take_too_much_memory_are_not_used(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(painter, "MOST_NUMBERS", 10 * 256**2 - 1)
+    monkeypatch.setattr(painter, "MAX_NUMBERS", 10 * 256**2 - 1)
     image_painter = Painter.of(bench.public, (4, 4), 10)
     assert image_painter is not None
     assert not image_painter.own
-    monkeypatch.setattr(painter, "MOST_PIXELS", 255)
+    monkeypatch.setattr(painter, "MAX_PIXELS", 255)
     assert Painter.of(bench.public, (4, 4), 10) is None
 
 
@@ -233,6 +233,6 @@ def test_gaussians_place_patches_beside_each_other(
 ) -> None:
     view = bench.view(mixer, "upper only", lowers)
     beside = in_place(bench.attack(Reorder(), view), view)
-    monkeypatch.setattr(painter, "MOST_PIXELS", 0)
+    monkeypatch.setattr(painter, "MAX_PIXELS", 0)
     alone = in_place(bench.attack(Reorder(), view), view)
     assert beside > 1.5 * alone

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flwr_splitmix.attacks.images.painting.gaussian import MOST_PIXELS, Gaussian, by_class
+from flwr_splitmix.attacks.images.painting.gaussian import MAX_PIXELS, Gaussian, by_class
 from flwr_splitmix.attacks.images.painting.painter import Painter
 
 
@@ -44,5 +44,5 @@ def test_a_class_without_images_has_the_gaussian_of_all() -> None:
 
 
 def test_images_beyond_the_memory_are_refused() -> None:
-    with pytest.raises(ValueError, match=f"at most {MOST_PIXELS} are fitted"):
-        Gaussian.fit(torch.zeros(2, 1, MOST_PIXELS + 1))
+    with pytest.raises(ValueError, match=f"at most {MAX_PIXELS} are fitted"):
+        Gaussian.fit(torch.zeros(2, 1, MAX_PIXELS + 1))

@@ -53,7 +53,7 @@ def test_without_positions_what_fits_together_tells_more_than_each_patch(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Jigsaw, "epochs", {"smoke": 7})
-    monkeypatch.setattr(painter, "MOST_PIXELS", 0)  # Gaussians see what is beside a patch, too
+    monkeypatch.setattr(painter, "MAX_PIXELS", 0)  # Gaussians see what is beside a patch, too
     view = bench.view(Shuffled(NoMixing()), "upper only", Embedding(0, positions=False))
     alone = in_place(bench.attack(Reorder(), view), view)
     together = in_place(bench.attack(Jigsaw(lr=1e-2), view), view)
@@ -65,7 +65,7 @@ def test_of_patches_exchanged_between_images_several_may_be_of_one_place(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: type[Attack]
 ) -> None:
     """Dealing each place once is wrong, as a row need not have a patch of each place."""
-    monkeypatch.setattr(painter, "MOST_PIXELS", 0)
+    monkeypatch.setattr(painter, "MAX_PIXELS", 0)
     view = bench.view(FrozenEdge(needs_whole_batch=True), lowers=batch_edge())
     several = in_place(bench.attack(kind(), view), view)
     module = import_module(kind.__module__)

@@ -14,7 +14,7 @@ import pytest
 
 from flwr_splitmix.cli.run import ending
 from flwr_splitmix.cli.run.ending import resuming_keys
-from flwr_splitmix.cli.run.following import Followed
+from flwr_splitmix.cli.run.following import RunFollower
 from flwr_splitmix.flwr_command import Flwr
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.flower_run import note_flower_run
@@ -50,7 +50,7 @@ def test_a_run_that_ends_while_it_is_stopped_has_finished(
 @pytest.mark.parametrize("keys", [True, False])
 def test_keys_that_an_own_app_lacks_are_not_named(keys: bool, finished: Run, home: Path) -> None:
     values = {"resume": "", "run-dir": str(home)} if keys else {"lr": 0.1}
-    followed = Followed(7, home, home / "7.log", finished)
+    followed = RunFollower(7, home, home / "7.log", finished)
     named = f"resume='{finished.id}' run-dir='{home}'" if keys else ""
     assert resuming_keys(followed, values) == named
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flwr_splitmix.cli.run.following import Followed, PlainDisplay, RemovedError, follow
+from flwr_splitmix.cli.run.following import PlainDisplay, RemovedError, RunFollower, follow
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.flower_run import LOG, note_flower_run
 
@@ -23,7 +23,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_the_log_moves_to_the_run_while_it_is_written(run: Run, tmp_path: Path) -> None:
-    followed = Followed(7, tmp_path, tmp_path / "7.log")
+    followed = RunFollower(7, tmp_path, tmp_path / "7.log")
     with followed.log.open("w") as writer:
         followed.look_for_directory(False)
         writer.write("a line\n")
@@ -35,7 +35,7 @@ def test_to_another_disk_it_moves_when_nothing_writes_it_any_more(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (run.path / LOG).write_text("of the part before\n")
-    followed = Followed(7, tmp_path, tmp_path / "7.log")
+    followed = RunFollower(7, tmp_path, tmp_path / "7.log")
 
     def on_another_disk(*names: Any, **options: Any) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
@@ -58,7 +58,7 @@ def test_to_another_disk_it_moves_when_nothing_writes_it_any_more(
 
 def test_a_log_that_is_removed_is_not_taken_for_its_run(run: Run, tmp_path: Path) -> None:
     """All of the run is there, and it goes on."""
-    followed = Followed(7, tmp_path, tmp_path / "7.log")
+    followed = RunFollower(7, tmp_path, tmp_path / "7.log")
     assert followed.new_lines() == []
     followed.log.write_text("a line\n")
     followed.look_for_directory(True)
@@ -75,7 +75,7 @@ def test_a_pipe_gets_the_line_of_every_round(
 ) -> None:
     """Also of rounds that end between two looks at the log."""
     rounds = [f"round {n}/12 | loss {n / 10}" for n in range(1, 13)]
-    followed = Followed(7, tmp_path, tmp_path / "7.log")
+    followed = RunFollower(7, tmp_path, tmp_path / "7.log")
     followed.log.write_text("".join(f"INFO :      {line}\n" for line in rounds))
     with subprocess.Popen(["true"]) as writer:
         writer.wait()

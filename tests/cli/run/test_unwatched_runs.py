@@ -56,7 +56,7 @@ Flwr.start = lambda self, *arguments: 7
 Flwr.follow, Flwr.stop = follow, stop
 Flwr.status = lambda self, run_id: ("finished:stopped", "")
 if fault in ("bug", "disk"):
-    following.Followed.look_for_directory = broken
+    following.RunFollower.look_for_directory = broken
 app(["run", sys.argv[1], "--run-dir", sys.argv[2]])
 """
 

@@ -170,7 +170,7 @@ def test_a_line_may_have_so_many_bytes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a line of 1 GiB, packed to 1 MB, Python would make strings of 7 GB."""
-    monkeypatch.setattr(files, "MOST_READ", 1000)
+    monkeypatch.setattr(files, "MAX_READ", 1000)
     monkeypatch.setattr(files, "_CHUNK", 7)
     write = gzip.open if name.endswith(".gz") else open
     with write(tmp_path / name, "wt", encoding="utf-8") as file:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.links import MixerLink
-from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
+from flwr_splitmix.links.mixer.channel import MixerAddress, MixerChannel
 from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.sandbox.certificates import Certificates, make_certificates
 from tests.links.mixer.third_party import SEED, SERVER_APP, TOKEN, secret
@@ -64,6 +64,6 @@ def plain(start_mixer: Callable[..., MixerServer]) -> MixerServer:
 @pytest.fixture
 def channel(plain: MixerServer) -> Iterator[MixerChannel]:
     """Return a ServerApp's stream to the plaintext mixer, with the right token."""
-    channel = MixerChannel(Dialled(plain.address, tls=False, token=TOKEN), 5.0)
+    channel = MixerChannel(MixerAddress(plain.address, tls=False, token=TOKEN), 5.0)
     yield channel
     channel.close()

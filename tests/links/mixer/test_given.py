@@ -19,7 +19,7 @@ from flwr_splitmix import SplitClient, SplitClientApp, adamw
 from flwr_splitmix.description import Description, NodeDescription
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.arrays import to_arrays
-from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
+from flwr_splitmix.links.mixer.channel import MixerAddress, MixerChannel
 from flwr_splitmix.links.node.given import WEIGHTS, OriginStore
 from flwr_splitmix.links.ticket import RECORD, Ticket
 from flwr_splitmix.mixer_process.alike import unlike
@@ -91,7 +91,7 @@ class Server:
         gradient
             What is returned for the mixture, at each of its numbers.
         """
-        channel = MixerChannel(Dialled(self.mixer.address, tls=False, token=TOKEN), 5.0)
+        channel = MixerChannel(MixerAddress(self.mixer.address, tls=False, token=TOKEN), 5.0)
         mixing = describe(Mixup(k=len(segments)))
         nodes = {str(client): 100 + client for client in segments}
         request = {"mixing": mixing, "nodes": nodes, "round": number, "dtype": "float32"}

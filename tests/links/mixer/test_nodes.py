@@ -10,7 +10,7 @@ import pytest
 
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.frames.codec import Frame, encode
-from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
+from flwr_splitmix.links.mixer.channel import MixerAddress, MixerChannel
 from flwr_splitmix.links.stream.session import ClientIdentity, Session
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.mixer_process.process import MixerServer
@@ -100,7 +100,7 @@ def test_a_servers_token_admits_no_node_and_a_nodes_token_no_server(
 ) -> None:
     token = channel.open(OPENING)["tokens"]["0"]
     with pytest.raises(LinkError, match="turns this run away"):
-        MixerChannel(Dialled(plain.address, tls=False, token=token), 2.0).open(OPENING)
+        MixerChannel(MixerAddress(plain.address, tls=False, token=token), 2.0).open(OPENING)
     raw = peers.Raw(Ticket(0, 7, 1, 9, address=plain.address, tls=False, token=TOKEN), 100)
     assert raw.refusal().code() == grpc.StatusCode.UNAUTHENTICATED
     raw.close()
@@ -109,7 +109,7 @@ def test_a_servers_token_admits_no_node_and_a_nodes_token_no_server(
 def test_a_token_admits_to_its_own_round_only(plain: MixerServer, channel: MixerChannel) -> None:
     """Not even to one of the same number: a server cannot open a round twice and join both."""
     nodes = Nodes(plain, channel)
-    again = MixerChannel(Dialled(plain.address, tls=False, token=TOKEN), 5.0)
+    again = MixerChannel(MixerAddress(plain.address, tls=False, token=TOKEN), 5.0)
     assert again.open(OPENING)["tokens"]["0"] != nodes.tickets[0].token
     again.close()
     raw = peers.Raw(nodes.tickets[0], 100)
@@ -131,7 +131,7 @@ def test_with_certificates_a_server_cannot_pretend_to_be_a_node(
     certificate, key = files.of_node(0)
     server_certificate, server_key = files.of_client(SERVER_APP)
     pair = server_certificate.read_bytes(), server_key.read_bytes()
-    channel = MixerChannel(Dialled(mixer.address, True, ca, pair, TOKEN), 5.0)
+    channel = MixerChannel(MixerAddress(mixer.address, True, ca, pair, TOKEN), 5.0)
     token = channel.open(OPENING)["tokens"]["1"]
     ticket = Ticket(1, 7, 1, 9, address=mixer.address, ca=ca.decode(), timeout=60.0)
     pretending = Session(
@@ -153,6 +153,6 @@ def test_a_server_app_with_the_certificate_of_a_node_is_turned_away(
     mixer = start_mixer(client_ca=files.ca)
     certificate, key = files.of_node(2)
     pair = certificate.read_bytes(), key.read_bytes()
-    dialled = Dialled(mixer.address, True, files.ca.read_bytes(), pair, TOKEN)
+    dialled = MixerAddress(mixer.address, True, files.ca.read_bytes(), pair, TOKEN)
     with pytest.raises(LinkError, match=r"the certificate of node-2 \(ssl-certfile\), with which"):
         MixerChannel(dialled, 5.0).open(OPENING)

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from flwr_splitmix.links import LinkError, MixerLink
-from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
+from flwr_splitmix.links.mixer.channel import MixerAddress, MixerChannel
 from flwr_splitmix.links.mixer.handshake import asks_for_certificate
 from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL_KEY, TOKEN_KEY
 from flwr_splitmix.mixer_process.process import MixerServer
@@ -26,7 +26,7 @@ Start = Callable[..., MixerServer]
 
 @pytest.mark.parametrize("token", ["", TOKEN[:-1], TOKEN + "0", "f" * 48])
 def test_who_has_not_the_token_is_turned_away(plain: MixerServer, token: str) -> None:
-    channel = MixerChannel(Dialled(plain.address, tls=False, token=token), 5.0)
+    channel = MixerChannel(MixerAddress(plain.address, tls=False, token=token), 5.0)
     with pytest.raises(LinkError, match=r"turns this run away: this is not the mixer's token"):
         channel.open(OPENING)
 
@@ -37,7 +37,7 @@ def test_strangers_do_not_flood_the_log(
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
         for _ in range(9):
             with pytest.raises(LinkError, match="turns this run away"):
-                MixerChannel(Dialled(plain.address, tls=False, token="f"), 5.0).open(OPENING)
+                MixerChannel(MixerAddress(plain.address, tls=False, token="f"), 5.0).open(OPENING)
     warnings = [
         message for message in caplog.messages if "it does not have the mixer's token" in message
     ]
@@ -55,7 +55,7 @@ def test_a_mixer_without_the_right_certificate_is_not_dialled(
             "the authority in ca= of MixerLink (in the apps ssl-ca-certfile)",
         ),
     ):
-        channel = MixerChannel(Dialled(mixer.address, tls=True, ca=ca, token=TOKEN), 1.0)
+        channel = MixerChannel(MixerAddress(mixer.address, tls=True, ca=ca, token=TOKEN), 1.0)
         with pytest.raises(LinkError, match="could not be reached within 1 s") as raised:
             channel.open(OPENING)
         assert f"a certificate of that name, signed by {signer}?" in str(raised.value)
@@ -66,7 +66,7 @@ def test_a_mixer_that_asks_for_a_certificate_says_so_at_once(
 ) -> None:
     """It just hangs up, so that a run without one might wait as for a mixer that is not there."""
     mixer, ca = start_mixer(client_ca=files.ca), files.ca.read_bytes()
-    channel = MixerChannel(Dialled(mixer.address, True, ca, None, TOKEN), 60.0)
+    channel = MixerChannel(MixerAddress(mixer.address, True, ca, None, TOKEN), 60.0)
     began = time.monotonic()
     with pytest.raises(
         LinkError,
@@ -84,7 +84,7 @@ def test_a_certificate_of_another_authority_may_be_why(
     certificate, key = make_certificates(tmp_path / "other", nodes=1).of_node(0)
     pair = certificate.read_bytes(), key.read_bytes()
     with pytest.raises(LinkError, match=r"authority in --link-client-ca must have signed the"):
-        MixerChannel(Dialled(mixer.address, True, ca, pair, TOKEN), 1.0).open(OPENING)
+        MixerChannel(MixerAddress(mixer.address, True, ca, pair, TOKEN), 1.0).open(OPENING)
 
 
 def test_other_servers_ask_for_no_certificate(start_mixer: Start, plain: MixerServer) -> None:
@@ -97,7 +97,7 @@ def test_a_mixer_with_tls_is_not_dialled_without(
     start_mixer: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log says at once why there is a wait, and says it once."""
-    channel = MixerChannel(Dialled(start_mixer().address, tls=False, token=TOKEN), 1.2)
+    channel = MixerChannel(MixerAddress(start_mixer().address, tls=False, token=TOKEN), 1.2)
     with (
         caplog.at_level(logging.WARNING, "flwr.splitmix"),
         pytest.raises(LinkError, match=r"without TLS \(MixerLink has no ca=, the app no ssl-"),

@@ -13,7 +13,7 @@ import torch
 
 from flwr_splitmix.links import LinkError, MixerLink
 from flwr_splitmix.links.frames.codec import Frame, decode, encode
-from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
+from flwr_splitmix.links.mixer.channel import MixerAddress, MixerChannel
 from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
 from flwr_splitmix.mixer_process.opening import MAX_MIXED_NODES, Opening
 from flwr_splitmix.mixer_process.process import MixerServer
@@ -148,7 +148,7 @@ def test_an_operator_may_ask_for_more(
     changes: dict[str, Any], policy: dict[str, Any], message: str, start_mixer: Start
 ) -> None:
     mixer = start_mixer(certificate=None, key=None, **policy)
-    channel = MixerChannel(Dialled(mixer.address, tls=False, token=TOKEN), 5.0)
+    channel = MixerChannel(MixerAddress(mixer.address, tls=False, token=TOKEN), 5.0)
     with pytest.raises(LinkError, match=message):
         channel.open({**OPENING, **changes})
     channel.close()

@@ -16,7 +16,7 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.frames.codec import Frame, encode
 from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.links.mixer import channel
-from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
+from flwr_splitmix.links.mixer.channel import MixerAddress, MixerChannel
 from flwr_splitmix.links.stream.protocol import PIECE, in_pieces
 from tests.links.mixer.third_party import TOKEN
 
@@ -66,7 +66,7 @@ def test_a_silent_mixer_does_not_hold_the_run_forever(
     monkeypatch.setattr(channel, "SILENCE", 4.0)
     handler, address = silent
     handler.answers = answers
-    stream = MixerChannel(Dialled(address, tls=False, token=TOKEN), 60.0, 0.5)
+    stream = MixerChannel(MixerAddress(address, tls=False, token=TOKEN), 60.0, 0.5)
     try:
         if answers:
             assert stream.open({}) == {}
@@ -95,7 +95,7 @@ def test_a_reply_in_pieces_may_take_no_longer_than_one_that_is_whole(
 ) -> None:
     monkeypatch.setattr(channel, "SILENCE", 1.0)
     with served(Slow()) as address:
-        stream = MixerChannel(Dialled(address, tls=False, token=TOKEN), 60.0)
+        stream = MixerChannel(MixerAddress(address, tls=False, token=TOKEN), 60.0)
         with pytest.raises(LinkError, match=r"did not answer 'open' within 1 s"):
             stream.open({})
         stream.close()
@@ -119,7 +119,7 @@ def test_a_call_costs_no_thread(
     handler.answers = 4
     monkeypatch.setattr(threading, "Thread", Noted)
     monkeypatch.setattr(threading, "Timer", NotedTimer)
-    stream = MixerChannel(Dialled(address, tls=False, token=TOKEN), 60.0)
+    stream = MixerChannel(MixerAddress(address, tls=False, token=TOKEN), 60.0)
     stream.open({})
     started.clear()
     for _ in range(3):
@@ -134,7 +134,7 @@ def test_what_answers_another_call_is_no_reply(
 ) -> None:
     handler, address = silent
     handler.answers, handler.kind, handler.ahead = 1, kind, ahead
-    stream = MixerChannel(Dialled(address, tls=False, token=TOKEN), 60.0)
+    stream = MixerChannel(MixerAddress(address, tls=False, token=TOKEN), 60.0)
     with pytest.raises(LinkError, match=f"sent a {kind} frame that answers no call"):
         stream.open({})
     stream.close()

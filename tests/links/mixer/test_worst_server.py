@@ -13,7 +13,7 @@ import torch
 
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.mixer import service
-from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
+from flwr_splitmix.links.mixer.channel import MixerAddress, MixerChannel
 from flwr_splitmix.links.stream.server import StreamService
 from flwr_splitmix.mixer_process import process
 from flwr_splitmix.mixer_process.opening import Opening
@@ -29,7 +29,7 @@ Start = Callable[..., MixerServer]
 
 
 def stream_to(mixer: MixerServer) -> MixerChannel:
-    return MixerChannel(Dialled(mixer.address, tls=False, token=TOKEN), 5.0)
+    return MixerChannel(MixerAddress(mixer.address, tls=False, token=TOKEN), 5.0)
 
 
 def first_step(nodes: Nodes, channel: MixerChannel) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def test_a_large_call_is_not_read_before_there_are_mixtures(
 def test_so_many_streams_and_no_more(
     start_mixer: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(service, "MOST_STREAMS", 2)
+    monkeypatch.setattr(service, "MAX_STREAMS", 2)
     mixer = start_mixer(certificate=None, key=None)
     streams = [stream_to(mixer) for _ in range(3)]
     for stream in streams[:2]:
@@ -196,7 +196,7 @@ def test_a_round_that_cannot_begin_takes_no_place(
     start_mixer: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After 64 of them a mixer would turn every ServerApp away, until it is restarted."""
-    monkeypatch.setattr(service, "MOST_STREAMS", 1)
+    monkeypatch.setattr(service, "MAX_STREAMS", 1)
     mixer = start_mixer(certificate=None, key=None)
     with monkeypatch.context() as patched:
         patched.setattr(process, "MixingRoom", _no_room)

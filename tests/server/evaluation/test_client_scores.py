@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flwr_splitmix.once import Once
+from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.server.evaluation.client_scores import combine
 from flwr_splitmix.server.intake.ushape import ReadScores
 
@@ -17,9 +17,9 @@ def read(loss: float, examples: int = 1, **scores: float) -> ReadScores:
     return ReadScores(examples, {"accuracy": 0.5, "loss": loss, **scores})
 
 
-def combined(*reads: ReadScores, once: Once | None = None) -> dict[str, float]:
+def combined(*reads: ReadScores, once: SeenKeys | None = None) -> dict[str, float]:
     scored = dict(enumerate(reads))
-    return combine(scored, {c: scores.examples for c, scores in scored.items()}, once or Once())
+    return combine(scored, {c: scores.examples for c, scores in scored.items()}, once or SeenKeys())
 
 
 def test_the_perplexity_is_that_of_the_mean_loss() -> None:
@@ -49,7 +49,7 @@ def test_a_score_that_not_all_clients_have_is_named_once(
     others: int, mean: float | None, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without a word, Matthews' correlation could cover half of the clients, or vanish."""
-    once = Once()
+    once = SeenKeys()
     reads = [two_classes(0.2), two_classes(0.4), *[read(1.0)] * others]
     with caplog.at_level(logging.WARNING, logger="flwr.splitmix"):
         for _ in range(2):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients import ClientError, UShapeClient, exchange
 from flwr_splitmix.events import Exchange
-from flwr_splitmix.hiding import DPForward, Hiding, Sent
+from flwr_splitmix.hiding import DPForward, Hiding, SentBatch
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.observers import Observer
@@ -40,7 +40,7 @@ class Failing(UShapeClient):
 
     losses = 0
 
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+    def loss(self, hidden: Tensor, sent: SentBatch) -> Tensor:
         self.losses += 1
         if self.losses == 4:
             raise ClientError("no battery")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LEAST_COMMON = 4
+MIN_COMMON = 4
 """Fewest common patches for comparing two rows: fewer may all be background."""
 
 
@@ -76,5 +76,5 @@ def distances(tokens: Tensor, mask: Tensor, others: Tensor, masks: Tensor) -> Te
     square = squares @ others_presence.T + presence @ (others.square().sum(2) * others_presence).T
     masked, others_masked = tokens * presence[..., None], others * others_presence[..., None]
     both = square - 2 * masked.flatten(1) @ others_masked.flatten(1).T
-    enough = common >= min(LEAST_COMMON, tokens.shape[1])
+    enough = common >= min(MIN_COMMON, tokens.shape[1])
     return torch.where(enough, both.clamp_min(0) / (common * tokens.shape[2]), torch.inf)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.fitted import NotApplicable
-from flwr_splitmix.attacks.images.painting.gaussian import MOST_PIXELS, Gaussian
+from flwr_splitmix.attacks.images.painting.gaussian import MAX_PIXELS, Gaussian
 from flwr_splitmix.attacks.images.placing.arranging import OrderedRows, arrange
 from flwr_splitmix.attacks.images.placing.assignment import assign
 from flwr_splitmix.attacks.images.placing.edges import ShuffledEdge, near
-from flwr_splitmix.attacks.images.placing.settling import Looks
+from flwr_splitmix.attacks.images.placing.settling import PatchLikelihoods
 
-MOST_NUMBERS = 4096
+MAX_NUMBERS = 4096
 """Most numbers of an image's tokens: wider ones are projected at random, which keeps them apart."""
 
 TURNS = 25
@@ -71,11 +71,11 @@ class AffineMap:
         halves = edge.embed(public[:32] / 2)
         if not near(2 * halves - black, edge.embed(public[:32])):
             return None
-        rank = min(width, MOST_NUMBERS // n)
-        if numbers > MOST_PIXELS or n * rank < numbers:
+        rank = min(width, MAX_NUMBERS // n)
+        if numbers > MAX_PIXELS or n * rank < numbers:
             raise NotApplicable(
                 f"images of {knowledge.method} have {numbers} numbers; to put linear tokens in "
-                f"order there must be at most {MOST_PIXELS}, and no more than the tokens hold"
+                f"order there must be at most {MAX_PIXELS}, and no more than the tokens hold"
             )
         drawn = torch.eye(width, dtype=torch.float64)
         if rank < width:
@@ -111,7 +111,7 @@ class AffineMap:
         self._variance = float(self._strengths.sum()) / explained.shape[1]
         noise = DOUBT * self._variance * torch.eye(explained.shape[1], dtype=explained.dtype)
         nowhere = torch.zeros_like(self.offset)
-        self._model = Looks(Gaussian(nowhere, explained.T @ explained + noise))
+        self._model = PatchLikelihoods(Gaussian(nowhere, explained.T @ explained + noise))
 
     def _fitted(self, apart: Tensor) -> Tensor:
         """Return what differs from the expected image most likely, (b, D), of tokens (b, N, r)."""

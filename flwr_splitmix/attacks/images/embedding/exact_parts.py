@@ -36,7 +36,7 @@ from flwr_splitmix.attacks.images.painting.painter import Painter
 from flwr_splitmix.attacks.images.placing.placing_by_looks import Placed, PlacerByLooks
 from flwr_splitmix.attacks.pictures import Pictures
 
-LEAST_RATIO = 0.02
+MIN_RATIO = 0.02
 """A member with a smaller ratio is taken as not there."""
 
 
@@ -217,9 +217,7 @@ def _unmixed(
         images = []
         for client, ratio, tokens in zip(parts.members, parts.ratios, parts.tokens, strict=True):
             member_patches = inverses[client](tokens)
-            images.append(
-                member_patches if ratio >= LEAST_RATIO else mean.expand_as(member_patches)
-            )
+            images.append(member_patches if ratio >= MIN_RATIO else mean.expand_as(member_patches))
         return _assembled(torch.stack(images, dim=1).clamp(0, 1), view)
 
     return [unmixed]

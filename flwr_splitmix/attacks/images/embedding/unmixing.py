@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.images.embedding.subspaces import Subspace
 
-MOST_COMBINATIONS = 1000
+MAX_COMBINATIONS = 1000
 """Most groups of clients that are tried."""
 
 TRIED = 256
@@ -60,7 +60,7 @@ class Unmixer:
     @classmethod
     def of(cls, subspaces: Mapping[int, Subspace], k: int) -> Unmixer | None:
         """Return an unmixer; None if there are too few numbers, or too many groups."""
-        if len(subspaces) < k or comb(len(subspaces), k) > MOST_COMBINATIONS:
+        if len(subspaces) < k or comb(len(subspaces), k) > MAX_COMBINATIONS:
             return None
         ranks = sorted(each.directions.shape[1] for each in subspaces.values())
         width = next(iter(subspaces.values())).directions.shape[0]

@@ -14,7 +14,7 @@ from flwr_splitmix.attacks.knowledge import Knowledge
 SPREAD = 0.05
 """By how much a class's weight in a mixture's label may differ from its owners' shares of it."""
 
-MOST_TOGETHER = 8
+MAX_TOGETHER = 8
 """Most other parts of which all subsets are looked at."""
 
 
@@ -79,5 +79,5 @@ def of_parts(labels: Tensor, shares: Tensor) -> Tensor:
 
 def _subsets(others: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Yield which other parts may have the same class; of very many parts, none or one of them."""
-    most = len(others) if len(others) <= MOST_TOGETHER else 1
+    most = len(others) if len(others) <= MAX_TOGETHER else 1
     return chain.from_iterable(combinations(others, size) for size in range(most + 1))

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-MOST_MEMBERS = 5
+MAX_MEMBERS = 5
 """5 members have 120 numberings; larger mixtures are not enumerated."""
 
 
@@ -42,8 +42,8 @@ def ownership_loss(logits: Tensor, owners: Tensor) -> Tensor:
 def _better(costs: Tensor) -> Tensor:
     """Return the mean over samples of the least sum over one-to-one assignments, (b, k, k)."""
     k = costs.shape[1]
-    if k > MOST_MEMBERS:
-        raise ValueError(f"mixtures of {k} have too many numberings; at most {MOST_MEMBERS}")
+    if k > MAX_MEMBERS:
+        raise ValueError(f"mixtures of {k} have too many numberings; at most {MAX_MEMBERS}")
     rows = torch.arange(k)
     ways = torch.stack([costs[:, rows, list(way)].sum(1) for way in permutations(range(k))])
     return ways.min(0).values.mean()

@@ -15,7 +15,7 @@ PIECES = 6
 """Principal components of a place: those behind them are little but noise of few images."""
 
 
-class Together(NamedTuple):
+class JointLikelihood(NamedTuple):
     """What Gaussians say of some places of images, and of each place beside the others of these.
 
     Parameters
@@ -93,7 +93,7 @@ class PatchGaussians:
         """Return the components (b, N, q) of patches (b, N, P)."""
         return torch.einsum("bnp,npq->bnq", patches.double().cpu() - self.centre, self.basis)
 
-    def together(self, components: Tensor, held: Tensor) -> Together:
+    def together(self, components: Tensor, held: Tensor) -> JointLikelihood:
         """Return how likely the places of a mask are, and each place beside those of the mask.
 
         Parameters
@@ -126,7 +126,7 @@ class PatchGaussians:
             _blocks(self.covariances[:, ~wide][:, :, ~wide].contiguous(), pieces) - covered
         )
         beside[:, :, ~held] = -_quadratic(_by_place(residuals, pieces), conditional, inverted=False)
-        return Together(density.T, beside.permute(1, 2, 0))
+        return JointLikelihood(density.T, beside.permute(1, 2, 0))
 
     def pairs(self, components: Tensor) -> Tensor:
         """Return how much likelier two places are together than apart, over all rows: (N, N).

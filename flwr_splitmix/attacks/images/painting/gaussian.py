@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-MOST_PIXELS = 4096
+MAX_PIXELS = 4096
 """Most numbers of an image: the covariance of more takes too much memory."""
 
 RIDGE = 1e-3
@@ -45,11 +45,11 @@ class Gaussian:
         Raises
         ------
         ValueError
-            If an image has more than `MOST_PIXELS` numbers.
+            If an image has more than `MAX_PIXELS` numbers.
         """
         flat = patches.double().cpu().flatten(1)
-        if flat.shape[1] > MOST_PIXELS:
-            raise ValueError(f"images of {flat.shape[1]} numbers; at most {MOST_PIXELS} are fitted")
+        if flat.shape[1] > MAX_PIXELS:
+            raise ValueError(f"images of {flat.shape[1]} numbers; at most {MAX_PIXELS} are fitted")
         mean = flat.mean(0)
         apart = flat - mean
         covariance = apart.T @ apart / len(flat)

@@ -8,10 +8,10 @@ from torch import Tensor
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.embedding.noisy_reading import Errors
 from flwr_splitmix.attacks.images.embedding.patches import to_patches
-from flwr_splitmix.attacks.images.painting.gaussian import MOST_PIXELS, Gaussian, by_class
+from flwr_splitmix.attacks.images.painting.gaussian import MAX_PIXELS, Gaussian, by_class
 from flwr_splitmix.attacks.pictures import Pictures
 
-MOST_NUMBERS = 2**27
+MAX_NUMBERS = 2**27
 """Most numbers of all classes' covariances together: 1 GiB. With more, classes are not used."""
 
 
@@ -41,7 +41,7 @@ class Painter:
     def of(
         cls, public: Pictures, grid: tuple[int, int], classes: int, budget: Budget | None = None
     ) -> Painter | None:
-        """Fit public images; None if they have more than `gaussian.MOST_PIXELS` numbers.
+        """Fit public images; None if they have more than `gaussian.MAX_PIXELS` numbers.
 
         Parameters
         ----------
@@ -49,10 +49,10 @@ class Painter:
             Number L of classes.
         """
         numbers = public.images[0].numel()
-        if numbers > MOST_PIXELS:
+        if numbers > MAX_PIXELS:
             return None
         patches = to_patches(public.images, grid)
-        if public.labels.ndim != 1 or classes * numbers**2 > MOST_NUMBERS:
+        if public.labels.ndim != 1 or classes * numbers**2 > MAX_NUMBERS:
             return cls(Gaussian.fit(patches), [], budget)
         return cls(*by_class(patches, public.labels, classes), budget)
 

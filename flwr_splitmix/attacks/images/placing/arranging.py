@@ -8,12 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.images.placing.settling import Looks, settled
+from flwr_splitmix.attacks.images.placing.settling import PatchLikelihoods, settled
 
 TURNS = 12
 """Assignments, each with costs under the last one; the best is kept, which is seldom later."""
 
-MOST_PATCHES = 2048
+MAX_PATCHES = 2048
 """Most patches that are assigned together: the time of an assignment is cubic in them."""
 
 
@@ -51,7 +51,7 @@ class OrderedRows(NamedTuple):
 
 
 def arrange(
-    patches: Tensor, expected: Tensor, looks: Sequence[Looks], home: Tensor | None = None
+    patches: Tensor, expected: Tensor, looks: Sequence[PatchLikelihoods], home: Tensor | None = None
 ) -> Arranged:
     """Assign patches (M, P) to the places of rows, M = b N, one to each; see `settled`.
 

@@ -22,7 +22,7 @@ ROWS = 64
 DAMPINGS = (1.0, 0.5, 0.25)
 """Steps of the fixed point that are tried on public images, largest first."""
 
-MOST_ROUNDS = 200
+MAX_ROUNDS = 200
 CONVERGED = 1e-8
 """A fixed point ends when its tokens change by less than this fraction of their spread."""
 
@@ -173,7 +173,7 @@ def from_where(order: Tensor) -> Tensor:
 def _solved(stage: nn.Module, outputs: Tensor, damping: float) -> Tensor:
     """Return tokens that a stage maps to these outputs, if its fixed point converges."""
     tokens, spread = outputs.clone(), float(outputs.std()) or 1.0
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         step = outputs - stage(tokens)
         tokens += damping * step
         largest = float(step.abs().max()) / spread

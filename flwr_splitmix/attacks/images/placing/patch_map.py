@@ -18,20 +18,20 @@ from flwr_splitmix.attacks.images.embedding.patches import (
 )
 from flwr_splitmix.attacks.images.painting.gaussian import Gaussian, by_class
 from flwr_splitmix.attacks.images.placing.arranging import (
-    MOST_PATCHES,
+    MAX_PATCHES,
     OrderedRows,
     arrange,
     home_of,
 )
 from flwr_splitmix.attacks.images.placing.edges import ShuffledEdge, near
-from flwr_splitmix.attacks.images.placing.settling import Looks
+from flwr_splitmix.attacks.images.placing.settling import PatchLikelihoods
 from flwr_splitmix.segments.vision.patch_shuffle import patches_kept
 
-MOST_NUMBERS = 1536
+MAX_NUMBERS = 1536
 """Most numbers of an image by which places are found: of larger patches their main components."""
 
-MOST_CLASSES = 32
-"""Most classes that have a Gaussian of their own: each takes `MOST_NUMBERS` squared twice."""
+MAX_CLASSES = 32
+"""Most classes that have a Gaussian of their own: each takes `MAX_NUMBERS` squared twice."""
 
 
 @dataclass
@@ -92,16 +92,16 @@ class PatchMap:
         patches = to_patches(public, grid).double()
         if not near(patches[:64] @ weights + offset, edge.embed(public[:64])):
             return None
-        if tokens > MOST_PATCHES:
+        if tokens > MAX_PATCHES:
             raise NotApplicable(
-                f"{knowledge.method} has {tokens} patches an image; of at most {MOST_PATCHES} "
+                f"{knowledge.method} has {tokens} patches an image; of at most {MAX_PATCHES} "
                 "places are found"
             )
         mean = patches.mean(0)
         patch_map = cls(edge, grid, weights, offset, mean, weights[:, :0])
         shown = ((patches - mean) @ patch_map._shown).flatten(0, 1)
         _, strengths, axes = torch.linalg.svd(shown.T @ shown)
-        count = min(int((strengths > 1e-12).sum()), max(1, MOST_NUMBERS // tokens))
+        count = min(int((strengths > 1e-12).sum()), max(1, MAX_NUMBERS // tokens))
         patch_map.components = axes[: max(1, count)].T
         return patch_map
 
@@ -136,13 +136,13 @@ class PatchMap:
     def fit(self, residuals: Tensor, labels: Tensor | None) -> None:
         """Fit Gaussians to residuals (n, N r), one for each class if there are not too many."""
         parts, classes = self._rows(residuals), self.edge.known.num_classes
-        if labels is None or classes > MOST_CLASSES:
-            self._everything = Looks(Gaussian.fit(parts))
-            self._class_looks: list[Looks] = []
+        if labels is None or classes > MAX_CLASSES:
+            self._everything = PatchLikelihoods(Gaussian.fit(parts))
+            self._class_looks: list[PatchLikelihoods] = []
         else:
             everything, class_gaussians = by_class(parts, labels, classes)
-            self._everything = Looks(everything)
-            self._class_looks = [Looks(each) for each in class_gaussians]
+            self._everything = PatchLikelihoods(everything)
+            self._class_looks = [PatchLikelihoods(each) for each in class_gaussians]
 
     def place(self, tokens: Tensor, expected: Tensor, labels: Tensor | None) -> OrderedRows | None:
         """Put the patches of a batch in their places; None if there are too many to do so.
@@ -164,7 +164,7 @@ class PatchMap:
         if labels is not None and self._class_looks:
             models = [self._class_looks[int(label)] for label in labels]
         if b > 1 and self.edge.shuffle.across_batch:
-            if b * n > MOST_PATCHES:
+            if b * n > MAX_PATCHES:
                 return None
             home = home_of(b, n, patches_kept(n, self.edge.shuffle.kappa))
             arranged = arrange(axes.flatten(0, 1), centres, models, home)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.painting.painter import Painter
-from flwr_splitmix.attacks.images.placing.settling import Looks, settled
+from flwr_splitmix.attacks.images.placing.settling import PatchLikelihoods, settled
 
 TURNS = 8
 """Most times that the patches of a mixture are placed anew."""
@@ -19,7 +19,7 @@ TURNS = 8
 LIKELY = 0.2
 """Least probability of a class that is tried; the most likely one always is."""
 
-MOST_TRIES = 4
+MAX_TRIES = 4
 """Most ways to give the images of a mixture their classes that are tried."""
 
 
@@ -55,8 +55,8 @@ class PlacerByLooks:
     """
 
     def __init__(self, painter: Painter, budget: Budget) -> None:
-        self._everything = Looks(painter.everything)
-        self._class_looks = [Looks(each) for each in painter.own]
+        self._everything = PatchLikelihoods(painter.everything)
+        self._class_looks = [PatchLikelihoods(each) for each in painter.own]
         self._budget = budget
 
     def __call__(
@@ -85,7 +85,7 @@ class PlacerByLooks:
         assert best is not None, "there is at least one way"
         return best
 
-    def _tries(self, members: int, labels: Tensor | None) -> list[Sequence[Looks]]:
+    def _tries(self, members: int, labels: Tensor | None) -> list[Sequence[PatchLikelihoods]]:
         if labels is None or not self._class_looks:
             return [[self._everything] * members]
         likely = []
@@ -93,9 +93,9 @@ class PlacerByLooks:
             order = chances.argsort(descending=True).tolist()
             enough = [each for each in order if chances[each] > LIKELY]
             likely.append([self._class_looks[each] for each in enough or order[:1]])
-        return list(islice(product(*likely), MOST_TRIES))
+        return list(islice(product(*likely), MAX_TRIES))
 
-    def _placed(self, patches: Tensor, owners: Tensor, looks: Sequence[Looks]) -> Placed:
+    def _placed(self, patches: Tensor, owners: Tensor, looks: Sequence[PatchLikelihoods]) -> Placed:
         parts = [(owners == member, each) for member, each in enumerate(looks)]
         costs = patches.new_empty(len(patches), len(patches))
         for mask, each in parts:

@@ -43,7 +43,7 @@ def settled(
     return best
 
 
-class Looks:
+class PatchLikelihoods:
     """What a Gaussian says of single patches: alone, and given what all other places hold.
 
     Both are quadratic costs: minus twice the logarithm of the density, up to a constant.

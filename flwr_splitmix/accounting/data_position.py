@@ -12,7 +12,7 @@ from flwr_splitmix.description import SplitDescription
 
 
 @dataclass
-class DataPass:
+class DataPosition:
     """A client's position in its data; its fields are what a checkpoint keeps.
 
     `begun` is the newest round, at whose beginning `place` batches of a pass were drawn; `finished`
