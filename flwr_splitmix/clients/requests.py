@@ -137,11 +137,12 @@ def check_numbers(
         constant with NaN.
     """
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point() or not tensor.numel():
+        if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
             continue
         if client_tensors is not None and _same(tensor, client_tensors[name].to(tensor.device)):
             continue
-        least, most = tensor.detach().aminmax()
+        numbers = tensor.detach().resolve_conj()
+        least, most = (torch.view_as_real(numbers) if tensor.is_complex() else numbers).aminmax()
         if not bool(torch.isfinite(least) & torch.isfinite(most)):
             raise ClientError(f"{subject} {name} has NaN or infinite numbers")
         if bounded and max(-float(least), float(most)) > (limit := largest(name)):

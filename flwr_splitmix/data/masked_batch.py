@@ -72,4 +72,4 @@ def _check_ids(ids: Tensor) -> None:
 
 def holds_ids(inputs: Tensor) -> bool:
     """Return whether a batch's inputs are token ids (b, T), and not images or the like."""
-    return inputs.dim() == 2 and not inputs.is_floating_point()
+    return inputs.dim() == 2 and not (inputs.is_floating_point() or inputs.is_complex())

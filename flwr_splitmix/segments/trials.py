@@ -61,8 +61,12 @@ def draw_like(inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Draw two batches of numbers of the inputs' range.
 
     The range is that of the examples at the same place, which may hold an index of few values; or
-    of all numbers if nothing varies.
+    of all numbers if nothing varies. Real and imaginary parts of complex numbers have ranges of
+    their own.
     """
+    if inputs.is_complex():
+        first, second = draw_like(torch.view_as_real(inputs.resolve_conj()))
+        return torch.view_as_complex(first), torch.view_as_complex(second)
     exact = inputs.nan_to_num(0.0, 0.0, 0.0).float()
     low, high = exact.amin(0), exact.amax(0)
     if torch.equal(low, high):
@@ -80,14 +84,17 @@ def renew(segment: nn.Module, device: torch.device) -> None:
     """Replace weights by random ones of usual sizes; norms, biases and gates lie around 1."""
     with seeded_draws(device, 0):
         for value in segment.state_dict().values():
-            if not isinstance(value, Tensor) or not value.is_floating_point():
+            if not isinstance(value, Tensor):
                 continue
-            drawn = torch.empty(value.shape, device=value.device)
+            numbers = torch.view_as_real(value) if value.is_complex() else value
+            if not numbers.is_floating_point():
+                continue
+            drawn = torch.empty(numbers.shape, device=numbers.device)
             if value.dim() < 2:
                 drawn.uniform_(0.5, 1.5)
             else:
                 drawn.normal_(std=math.sqrt(len(value) / max(value.numel(), 1)))
-            value.copy_(drawn)
+            numbers.copy_(drawn)
 
 
 def agree(one: Tensor, other: Tensor, *, ulps: int = 1, usual: float = 0.0) -> bool:

@@ -34,3 +34,10 @@ def test_the_largest_number_of_an_unsigned_type_is_an_id(dtype: torch.dtype) -> 
     batch = MaskedBatch.of((torch.tensor([[largest, 1], [0, largest]], dtype=dtype), LABELS), CPU)
     assert batch.inputs.tolist() == [[largest, 1], [0, largest]]
     assert batch.mask.all()
+
+
+def test_rows_of_complex_numbers_are_no_ids() -> None:
+    rows = torch.randn(2, 6, dtype=torch.complex64)
+    batch = MaskedBatch.of((rows, LABELS), CPU)
+    assert torch.equal(batch.inputs, rows)
+    assert batch.mask.shape == (2, 1)

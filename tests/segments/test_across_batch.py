@@ -313,3 +313,24 @@ def test_a_branch_that_training_opens_is_found(gate: float) -> None:
     before = {name: value.clone() for name, value in segment.state_dict().items()}
     assert mixes_examples(segment, torch.randn(4, 5))
     assert all(torch.equal(value, before[name]) for name, value in segment.state_dict().items())
+
+
+class ComplexGated(nn.Module):
+    """Mixes a batch by a complex gate, or by the imaginary part of its inputs."""
+
+    def __init__(self, kind: torch.dtype) -> None:
+        super().__init__()
+        self.project = nn.Linear(4, 4)
+        self.gate = nn.Parameter(torch.zeros(1, dtype=kind))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        others = rows - rows.mean(0)
+        opened = others.imag if self.gate.dtype == torch.float32 else others.real
+        out: Tensor = self.project((rows.real + self.gate * opened).real)
+        return out
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.complex64])
+def test_complex_weights_and_imaginary_parts_are_tried(kind: torch.dtype) -> None:
+    rows = torch.randn(6, 4, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+    assert mixes_examples(ComplexGated(kind), rows)

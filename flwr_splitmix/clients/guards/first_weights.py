@@ -92,6 +92,7 @@ def digest_of(arrays: Mapping[str, Tensor]) -> str:
     digest = blake2b(digest_size=16)
     for name in sorted(arrays):
         digest.update(name.encode())
-        numbers = arrays[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        digest.update(numbers.numpy().tobytes())
+        # A copy, as of arrays without numbers, or with stride 0, no bytes can be viewed.
+        numbers = arrays[name].detach().cpu().flatten().clone(memory_format=torch.contiguous_format)
+        digest.update(numbers.view(torch.uint8).numpy().tobytes() if len(numbers) else b"")
     return digest.hexdigest()
