@@ -35,7 +35,8 @@ def spreading_tokens(segment: nn.Module, inputs: Tensor) -> int | None:
     random weights gets a random input, of which single numbers, 48 at places spread over the
     input, are replaced: the tokens that change tell of them. So the answer tells of no example and
     is the same for all weights: where a patch can spread, whoever chooses the weights decides how
-    far. If the copy fails on these, it keeps its own weights. Torch's random generators are left as
+    far. A copy that fails on random weights is tried with its own: these can show that a patch
+    spreads, but not that it does not, as other weights may. Torch's random generators are left as
     they were.
 
     Parameters
@@ -47,7 +48,7 @@ def spreading_tokens(segment: nn.Module, inputs: Tensor) -> int | None:
     -------
     A number from 0 to the number of tokens, prefix tokens included; None if it cannot be told: if
     the segment cannot be copied, or computes in 16 bits only, or no number that was replaced
-    changes its output.
+    changes its output, or if it fails on random weights and no patch spreads with its own.
     """
     why = ""
     widest, *_ = widened_copies(segment, inputs)  # in 16 bits a token may seem not to change
@@ -57,7 +58,10 @@ def spreading_tokens(segment: nn.Module, inputs: Tensor) -> int | None:
             if renewed:
                 renew(copied, examples.device)
             copied.requires_grad_(False)
-            return _spread(copied, *(drawn[:1] for drawn in draw_like(examples)))
+            number = _spread(copied, *(drawn[:1] for drawn in draw_like(examples)))
+            if number or renewed:
+                return number
+            why = "it takes no random weights, and its own may hide what others show"
         except Exception as error:  # random weights may not be what the segment can take
             why = str(error)
     log.debug("%s: spreading cannot be told: %s", type(segment).__name__, why)

@@ -155,6 +155,28 @@ def test_of_outputs_that_do_not_depend_on_inputs_it_cannot_be_told() -> None:
     assert spreading_tokens(Constant(), torch.rand(2, 1, 16, 16)) is None
 
 
+class Gated(Patches):
+    """Adds the mean of all tokens to each if its gate is 1, and takes no gate but 0 and 1."""
+
+    def __init__(self, gate: float) -> None:
+        super().__init__(nn.Conv2d(1, 6, 4, stride=4))
+        self.gate = nn.Parameter(torch.tensor([gate]))
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.gate.item() not in (0, 1):
+            raise ValueError("the gate must be 0 or 1")
+        tokens = super().forward(images)
+        return tokens + self.gate * tokens.mean(1, keepdim=True)
+
+
+@pytest.mark.parametrize(("gate", "expected"), [(0.0, None), (1.0, 16)])
+def test_weights_of_a_segment_that_takes_no_others_do_not_hide_it(
+    gate: float, expected: int | None
+) -> None:
+    """A server could send the gate closed, and open it in the training."""
+    assert spreading_tokens(Gated(gate), torch.rand(2, 1, 16, 16)) == expected
+
+
 def test_many_tokens_cost_a_few_passes() -> None:
     """Derivatives of each token would take ten seconds here, and a gigabyte."""
     passes = 0

@@ -79,7 +79,8 @@ class NodeRemarks:
         elif number is None:
             remark = (
                 "it cannot be told whether a patch spreads to other tokens before the cut (the "
-                "lower segment cannot be copied, or shows nothing of random inputs)"
+                "lower segment cannot be copied, takes no random weights, or shows nothing of "
+                "random inputs)"
             )
         else:
             remark = (
