@@ -116,7 +116,7 @@ def images(
     ] = None,
     run_dir: RunDirectory = None,
 ) -> None:
-    """Attack methods that mix images, and show what each attack recovers, with floor and gate.
+    """Attack every method for images, and show what each attack recovers, with floor and gate.
 
     Victims, cells and their scores per sample are kept below DIR/attacks; an interrupted matrix
     resumes where it stopped.

@@ -1,4 +1,4 @@
-"""`splitmix attack show` and `forget`: show and remove results of attacks on recorded runs."""
+"""`splitmix attack show` and `forget`: show and remove results of attacks on runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def show(
     ] = None,
     run_dir: RunDirectory = None,
 ) -> None:  # fmt: skip
-    """Show the results of attacks on recorded runs, with the papers' numbers."""
+    """Show the results of attacks on runs, with the papers' numbers."""
     from flwr_splitmix.attacks.results import kept_results, paper_note, stopped_note, title
 
     out, shown = console(), []
@@ -59,7 +59,7 @@ def show(
 
 def forget(
     run: Annotated[
-        str, typer.Argument(metavar="RUN|latest", help="A recorded run's id, or its label.")
+        str, typer.Argument(metavar="RUN|latest", help="A run's id, or its label.")
     ],
     run_dir: RunDirectory = None,
 ) -> None:
