@@ -58,9 +58,7 @@ def show(
 
 
 def forget(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN|latest", help="A run's id, or its label.")
-    ],
+    run: Annotated[str, typer.Argument(metavar="RUN|latest", help="A run's id, or its label.")],
     run_dir: RunDirectory = None,
 ) -> None:
     """Remove a run's recording and all results of attacks on it."""
