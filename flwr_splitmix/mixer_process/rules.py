@@ -46,7 +46,7 @@ class MixerRules:
         except ValueError as error:
             raise LinkError(str(error)) from None
         if not 0 < ratio <= 1:  # nor NaN, which the command line lets pass
-            raise LinkError(f"--most-ratio is {ratio}; allowed is a number above 0, at most 1")
+            raise LinkError(f"--most-ratio is {ratio}; it must be a number above 0, at most 1")
 
 
 def draw_seed() -> int:

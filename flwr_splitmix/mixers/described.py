@@ -18,11 +18,19 @@ from flwr_splitmix.privacy.noise import GaussianNoise
 KINDS: dict[str, type[Mixer]] = {kind.__name__: kind for kind in (PatchCutMix, Mixup)}
 """The mixers that a third party can run."""
 
-VIA = "a third party mixes (link-via)"
-"""Beginning of a message that something does not go with a third-party mixer."""
 
-HERE = "mix in the ServerApp (link-via '')"
-"""Its other remedy."""
+def cannot_mix_elsewhere(reason: str, *, or_here: bool = True) -> ValueError:
+    """Return the error that something excludes a third-party mixer.
+
+    Parameters
+    ----------
+    reason
+        Why, and a remedy.
+    or_here
+        Whether mixing in the ServerApp is named as another remedy.
+    """
+    remedy = ", or mix in the ServerApp (link-via '')" if or_here else ""
+    return ValueError(f"a third party mixes (link-via), but {reason}{remedy}")
 
 
 def describe(mixer: Mixer) -> dict[str, Any]:
@@ -40,9 +48,9 @@ def describe(mixer: Mixer) -> dict[str, Any]:
         return {**describe(mixer.mixer), "noise": mixer.noise.to_plain()}
     name = type(mixer).__name__
     if KINDS.get(name) is not type(mixer):
-        raise ValueError(
-            f"{VIA}, but a mixer elsewhere cannot be {mixer}; allowed are {', '.join(KINDS)} "
-            f"(strategies CutMixSL and MixupSL, with or without noise), or {HERE}"
+        raise cannot_mix_elsewhere(
+            f"a mixer elsewhere cannot be {mixer}; use {' or '.join(KINDS)} (strategies CutMixSL "
+            "and MixupSL, with or without noise)"
         )
     options = {name: getattr(mixer, name) for name in inspect.signature(type(mixer)).parameters}
     check_hides(mixer)
@@ -54,14 +62,15 @@ def check_hides(mixer: Mixer) -> None:
     if not isinstance(mixer, PatchCutMix):
         return
     if not mixer.min_patches:
-        raise ValueError(
-            f"{VIA}, but min_patches is 0: a member of a group may then keep all patches, and its "
-            "upload would be the mixture; set min_patches to at least 1"
+        raise cannot_mix_elsewhere(
+            "min_patches is 0: a member of a group may then keep all patches, and its upload "
+            "would be the mixture; set min_patches to at least 1",
+            or_here=False,
         )
     if mixer.k_times:
-        raise ValueError(
-            f"{VIA}, but with k_times a group's k mixtures together hold every patch of each "
-            f"member; leave k_times out, or {HERE}"
+        raise cannot_mix_elsewhere(
+            "with k_times a group's k mixtures together hold every patch of each member; leave "
+            "k_times out"
         )
 
 
@@ -83,10 +92,10 @@ def check_adds_nothing(mixer: Mixer, prefix: int, wire_dtype: str) -> None:
     k = mixer.k or 1
     shape = SmashedShape(1, k * max(1, mixer.min_patches), 1, prefix, classes=2)
     if mixer.plan(range(k), shape, np.random.default_rng(0)).sums:
-        raise ValueError(
-            f"{VIA}, but wire_dtype is {wire_dtype!r}, and this mixer adds uploads up: a sum of "
-            "rounded numbers can be taken apart into the single ones; set wire_dtype to 'keep' "
-            f"(wire_dtype_down may be any), or {HERE}"
+        raise cannot_mix_elsewhere(
+            f"wire_dtype is {wire_dtype!r}, and this mixer adds uploads up: a sum of rounded "
+            "numbers can be taken apart into the single ones; set wire_dtype to 'keep' "
+            "(wire_dtype_down may be any)"
         )
 
 
@@ -103,7 +112,7 @@ def mixer_of(description: Mapping[str, Any]) -> Mixer:
     noise = _noise_of(options.pop("noise")) if "noise" in options else None
     kind = KINDS.get(str(options.pop("mixer", None)))
     if kind is None:
-        raise ValueError(f"there is no such mixer here; there are {', '.join(KINDS)}")
+        raise ValueError(f"unknown mixer; available: {', '.join(KINDS)}")
     parameters = inspect.signature(kind).parameters
     if not all(
         name in parameters and _fits(value, parameters[name].default)

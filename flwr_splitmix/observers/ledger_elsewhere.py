@@ -59,7 +59,7 @@ class LedgerElsewhere(Observer):
         """The settings of the ledger requested from the mixer, as plain values."""
         return {"delta": self.delta, "relation": self.relation}
 
-    def hear(self, account: RunAccount) -> None:
+    def receive_account(self, account: RunAccount) -> None:
         """Store the account that the mixer sends after the last step of a round."""
         self._account = account
 

@@ -246,7 +246,7 @@ def _facts_of(observer: Observer) -> Mapping[str, Any]:
 def _mapping(values: object, whose: str) -> Mapping[str, Any]:
     if not isinstance(values, Mapping):
         raise TypeError(
-            f"{whose} is {with_article(type(values).__name__)}; needed is a dict of JSON values, "
+            f"{whose} is {with_article(type(values).__name__)}; expected a dict of JSON values, "
             "which may be empty"
         )
     return values

@@ -1,4 +1,4 @@
-"""What the records of one client have spent: worst case per pass, or record by record.
+"""The spending of one client's records: worst case per pass, or record by record.
 
 Both hold slopes (see `costs`) for the smashed data, the labels, and in total. The worst total is
 not the sum of the other two, which may be those of different records.
@@ -31,11 +31,14 @@ class Book(Protocol):
             (steps, b): the records of each batch.
         """
 
-    def charge_each(self, costs: Floats) -> None:
-        """Charge every record, slopes (2,) for smashed data and labels."""
+    def charge_all_per_channel(self, costs: Floats) -> None:
+        """Charge every record a slope of its own for smashed data and for labels (2,)."""
 
-    def charge_all(self, rho: float) -> None:
-        """Charge every record."""
+    def charge_all_one_total(self, rho: float) -> None:
+        """Charge every record one total slope, of which the channels' parts are not known.
+
+        It is added to the slope of each channel, and once to the total.
+        """
 
     def spent(self) -> Floats:
         """Return the worst slopes (3,): smashed data, labels, total."""
@@ -44,7 +47,7 @@ class Book(Protocol):
         """Return the state as values that JSON has."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state exactly; raise ValueError if it is of another kind."""
+        """Restore the state exactly; raise ValueError if it belongs to another kind."""
 
 
 class PassBook:
@@ -80,12 +83,12 @@ class PassBook:
         self._worst = worst[-1]
         self._epoch = int(epochs[-1])
 
-    def charge_each(self, costs: Floats) -> None:
-        """Charge every record, beside the passes."""
+    def charge_all_per_channel(self, costs: Floats) -> None:
+        """See `Book.charge_all_per_channel`; this is charged beside the passes."""
         self._before += [*costs, costs.sum()]
 
-    def charge_all(self, rho: float) -> None:
-        """Add to each slope of every record: the parts of what is charged are not known."""
+    def charge_all_one_total(self, rho: float) -> None:
+        """See `Book.charge_all_one_total`."""
         self._before += rho
 
     def spent(self) -> Floats:
@@ -143,12 +146,12 @@ class RecordBook:
         for part, cost in zip(self._spent, costs.T, strict=True):
             part += np.bincount(flat, np.repeat(cost, size), minlength=count)
 
-    def charge_each(self, costs: Floats) -> None:
-        """Charge every record."""
+    def charge_all_per_channel(self, costs: Floats) -> None:
+        """See `Book.charge_all_per_channel`."""
         self._spent += costs[:, None]
 
-    def charge_all(self, rho: float) -> None:
-        """Add to each slope of every record: the parts of what is charged are not known."""
+    def charge_all_one_total(self, rho: float) -> None:
+        """See `Book.charge_all_one_total`."""
         self._everywhere += rho
 
     def spent(self) -> Floats:

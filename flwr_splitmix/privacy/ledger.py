@@ -147,7 +147,7 @@ class Ledger:
         if charge.batch is not None:
             rows = None if records is None else np.asarray(records)[None]
             self._book.charge(np.array(charge.batch)[None], np.array([epoch]), rows)
-        self._book.charge_all(charge.everywhere)
+        self._book.charge_all_one_total(charge.everywhere)
         self._notes.update(dict.fromkeys(charge.notes))
         self._releases += charge.count
 
@@ -161,7 +161,7 @@ class Ledger:
         """
         charge = self.price(*events)
         if charge.batch is not None:
-            self._book.charge_each(np.array(charge.batch))
+            self._book.charge_all_per_channel(np.array(charge.batch))
         self.post(replace(charge, batch=None))
 
     def charge_series(

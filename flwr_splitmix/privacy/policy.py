@@ -74,10 +74,10 @@ class NodePolicy:
     def __post_init__(self) -> None:
         limit = self.max_epsilon
         if limit is not None and not (_is_number(limit) and limit > 0):
-            raise PolicyError(f"max-epsilon is {limit!r}; allowed is a number above 0")
+            raise PolicyError(f"max-epsilon is {limit!r}; it must be a number above 0")
         if self.delta is not None:
             if not _is_number(self.delta):
-                raise PolicyError(f"delta is {self.delta!r}; allowed is a number in 0..1")
+                raise PolicyError(f"delta is {self.delta!r}; it must be a number between 0 and 1")
             try:
                 check_delta(self.delta)
             except ValueError as error:
@@ -85,7 +85,7 @@ class NodePolicy:
         for key in _SWITCHES:
             value = getattr(self, _field(key))
             if value is not None and not isinstance(value, bool):
-                raise PolicyError(f"{key} is {value!r}; allowed are true and false")
+                raise PolicyError(f"{key} is {value!r}; it must be true or false")
         if limit is not None and self.allow_plain:
             raise PolicyError(
                 f"max-epsilon is {limit:g} and allow-plain is true; what is sent without noise has "
@@ -157,7 +157,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise PolicyError(f"{POLICY} {path} is not a TOML file: {error}") from None
     if unknown := sorted(set(values) - set(KEYS)):
         raise PolicyError(
-            f"{POLICY} {path} has an unknown key {unknown[0]!r}; allowed are {', '.join(KEYS)}"
+            f"{POLICY} {path} has an unknown key {unknown[0]!r}; the keys are {', '.join(KEYS)}"
         )
     return values
 

@@ -166,7 +166,7 @@ def new_run(name: str, config: Mapping[str, Any], home: str | Path | None) -> Pa
         raise RunError(f"a run's name needs a letter or a digit, not {name!r}")
     if len(slug) > _LONGEST:
         raise RunError(
-            f"a run's name has {len(slug)} characters; allowed are {_LONGEST}, as it becomes "
+            f"a run's name has {len(slug)} characters; the most is {_LONGEST}, as it becomes "
             "part of a directory's name"
         )
     runs = runs_directory(home)

@@ -9,7 +9,7 @@ from typing import Any
 from flwr_splitmix.links import MixerLink
 from flwr_splitmix.links.frames.wire import rounds
 from flwr_splitmix.mixers import Mixer
-from flwr_splitmix.mixers.described import HERE, VIA, check_adds_nothing
+from flwr_splitmix.mixers.described import cannot_mix_elsewhere, check_adds_nothing
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.observers import LedgerElsewhere
 from flwr_splitmix.privacy import RunAccount
@@ -27,17 +27,17 @@ class MixerRequest:
     ----------
     link
         The link, which other strategies may have, too.
-    mixing, hear
-        See `MixerLink.request`.
+    mixing, receive_account
+        The two arguments of `MixerLink.request`.
     """
 
     link: MixerLink
     mixing: Mapping[str, Any]
-    hear: Callable[[RunAccount], None] | None
+    receive_account: Callable[[RunAccount], None] | None
 
     def make(self) -> None:
         """Have the link ask this of its mixer in the run that begins."""
-        self.link.request(self.mixing, self.hear)
+        self.link.request(self.mixing, self.receive_account)
 
 
 def mix_elsewhere(
@@ -95,7 +95,7 @@ def mix_elsewhere(
         "epochs-per-round": epochs,
         "ledger": None if ledger is None else ledger.asked,
     }
-    return elsewhere, MixerRequest(link, mixing, None if ledger is None else ledger.hear)
+    return elsewhere, MixerRequest(link, mixing, None if ledger is None else ledger.receive_account)
 
 
 def check_goes_elsewhere(
@@ -135,4 +135,4 @@ def check_goes_elsewhere(
     ]
     for wrong, sentence in because:
         if wrong:
-            raise ValueError(f"{VIA}, but {sentence}, or {HERE}")
+            raise cannot_mix_elsewhere(sentence)

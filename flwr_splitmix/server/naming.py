@@ -35,7 +35,7 @@ def reasons(clients: Clients) -> str:
 
 def evaluated_without(clients: Clients, *, any_left: bool) -> str:
     """Return a sentence on why clients are missing in an evaluation, or why there is none."""
-    outcome = "the evaluation went on without" if any_left else "nothing was evaluated:"
+    outcome = "the evaluation continued without" if any_left else "nothing was evaluated:"
     return f"{outcome} {reasons(clients)}"
 
 

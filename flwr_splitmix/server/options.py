@@ -90,10 +90,10 @@ def check_options(fraction_train: float, evaluation: str, **counts: int) -> None
     for name, value in counts.items():
         whole_number(name, value, least=1)  # refuses None, too
     if not 0 < real_number("fraction_train", fraction_train) <= 1:
-        raise ValueError(f"fraction_train is {fraction_train}; allowed is 0 < fraction <= 1")
+        raise ValueError(f"fraction_train is {fraction_train}; it must be above 0, at most 1")
     if evaluation not in get_args(Evaluation):
         raise ValueError(
-            f"evaluation is {evaluation!r}; allowed are {', '.join(get_args(Evaluation))} "
+            f"evaluation is {evaluation!r}; it must be one of {', '.join(get_args(Evaluation))} "
             "(central evaluation is an evaluate_fn)"
         )
 

@@ -159,7 +159,7 @@ class BatchShuffleSL(_ShuffledEdgeSL):
         **options: Unpack[SplitOptions],
     ) -> None:
         if not 0 < kappa <= 1:
-            raise ValueError(f"kappa is {kappa}; allowed is 0 < kappa <= 1")
+            raise ValueError(f"kappa is {kappa}; it must be above 0, at most 1")
         super().__init__(upper, labels=labels, kappa=kappa, **options)
 
 

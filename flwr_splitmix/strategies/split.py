@@ -43,8 +43,8 @@ from flwr_splitmix.server.steps.planner import Planner
 from flwr_splitmix.server.steps.round_length import ShapeAgreement
 from flwr_splitmix.server.steps.split_round import LShapeState, SplitRound
 from flwr_splitmix.server.steps.training import SplitTraining
-from flwr_splitmix.server.warnings.clients import ClientRemarks
-from flwr_splitmix.server.warnings.remarks import Remarks
+from flwr_splitmix.server.warnings.clients import ClientWarnings
+from flwr_splitmix.server.warnings.mixer import MixerWarnings
 from flwr_splitmix.server.warnings.untrained import warn_if_frozen
 from flwr_splitmix.values import check_kind
 
@@ -177,7 +177,7 @@ class SplitStrategy(TrainingLoop):
         check_positions(type(self), upper, mixing.mixer)
         check_loss(loss, micro_batches)
         self.ledger, self.ledger_elsewhere = mixing.ledger, mixing.ledger_elsewhere
-        self._least_chosen = min_nodes is not None
+        self._min_nodes_given = min_nodes is not None
         self.upper = TrainedUpper(
             upper,
             num_classes=num_classes,
@@ -206,7 +206,7 @@ class SplitStrategy(TrainingLoop):
         self.pace = pace or Pace()
         self.micro_batches = micro_batches
         parts = PartCount(micro_batches)
-        self.mixer, self._mixer_request = self._mixer_here(mixing.mixer)
+        self.mixer, self._mixer_request = self._mixer_and_request(mixing.mixer)
         self.pace.check(self.mixer, server_update)
         parts.check(self.mixer, server_update, upper, self.pace)
         rules = LabelRules(self.upper.num_classes, multi_label)
@@ -214,10 +214,10 @@ class SplitStrategy(TrainingLoop):
 
     @property
     def run_state(self) -> RunState[LShapeState]:
-        """The run that goes on, or the last one; LinkError if there was none."""
+        """The current or last run; LinkError if there was none."""
         return super().run_state
 
-    def _mixer_here(self, mixer: Mixer) -> tuple[Mixer, MixerRequest | None]:
+    def _mixer_and_request(self, mixer: Mixer) -> tuple[Mixer, MixerRequest | None]:
         """Return the mixer at the server and, if a third party mixes, the request to that."""
         if not isinstance(self.link, MixerLink):
             return mixer, None
@@ -250,12 +250,14 @@ class SplitStrategy(TrainingLoop):
         warn_if_frozen("upper segment", self.upper.module, clients or (), "lower segments")
 
     def new_shape_state(self, before: LShapeState | None) -> LShapeState:
-        """Return a state with new remarks; how fast the same clients are, is known from before."""
-        remarks = Remarks(self.mixer, self.min_nodes, noisy=self.keeps_ledger)
-        of_clients = ClientRemarks("lower segment and optimizer", averages=self.aggregator.averages)
+        """Return a state with new warnings, and the earlier seconds of clients that continue."""
+        mixer_warnings = MixerWarnings(self.mixer, self.min_nodes, noisy=self.keeps_ledger)
+        of_clients = ClientWarnings(
+            "lower segment and optimizer", averages=self.aggregator.averages
+        )
         if before is None:
-            return LShapeState(remarks, of_clients, PartCount(self.micro_batches))
-        return replace(before, remarks=remarks, client_remarks=of_clients)
+            return LShapeState(mixer_warnings, of_clients, PartCount(self.micro_batches))
+        return replace(before, mixer_warnings=mixer_warnings, client_warnings=of_clients)
 
     def warn_if_trained(self) -> None:
         """Log, once, if the upper segment has learned already, though a run begins anew."""
@@ -278,14 +280,14 @@ class SplitStrategy(TrainingLoop):
         """Return the largest epsilon of any client, which a mixer reports too."""
         return super().epsilon() if (account := self.ledger_elsewhere) is None else account.epsilon
 
-    def _said_least(self, option: str) -> str:
+    def _minimum_phrase(self, option: str) -> str:
         """Return, for a message, why a round needs `min_nodes` clients: an option, or the mixer."""
-        if self._least_chosen or self.min_nodes == 1:
-            return super()._said_least(option)
+        if self._min_nodes_given or self.min_nodes == 1:
+            return super()._minimum_phrase(option)
         return f"{self.mixer} needs at least {self.min_nodes} (its min_members)"
 
     def agree(self, clients: Clients) -> int:
-        """Leave out whose smashed data have another shape, and return the round's steps."""
+        """Exclude clients whose smashed data have another shape; return the round's steps."""
         upper = self.upper
         shape, batches = agree_on_shape(clients, upper.geometry, upper.num_classes, upper.takes)
         agreement = ShapeAgreement(batches, self._length(batches), shape)
@@ -301,7 +303,7 @@ class SplitStrategy(TrainingLoop):
         `min_nodes` others are left, the round ends early, and the run ends after it.
         """
         agreement, run = self._agreement(ShapeAgreement), self.run_state
-        run.shape.client_remarks.on_round(clients, agreement, self.last_trained_round)
+        run.shape.client_warnings.on_round(clients, agreement, self.last_trained_round)
         steps = SplitRound.begin(
             self._training(),
             clients,

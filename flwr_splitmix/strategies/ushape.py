@@ -27,7 +27,7 @@ from flwr_splitmix.server.segments.trunk import TrainedTrunk
 from flwr_splitmix.server.steps.round_length import Agreement
 from flwr_splitmix.server.steps.ushape import TrunkSteps, TrunkTraining
 from flwr_splitmix.server.steps.ushape_round import UShapeRound, UShapeState
-from flwr_splitmix.server.warnings.clients import ClientRemarks
+from flwr_splitmix.server.warnings.clients import ClientWarnings
 from flwr_splitmix.server.warnings.untrained import warn_if_frozen
 
 log = logging.getLogger("flwr.splitmix")
@@ -121,7 +121,7 @@ class UShapeStrategy(TrainingLoop):
 
     @property
     def run_state(self) -> RunState[UShapeState]:
-        """The run that goes on, or the last one; LinkError if there was none."""
+        """The current or last run; LinkError if there was none."""
         return super().run_state
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
@@ -147,7 +147,7 @@ class UShapeStrategy(TrainingLoop):
     def new_shape_state(self, before: UShapeState | None) -> UShapeState:
         """Return a new state: clients say anew what they need, also those of the last `fit`."""
         return UShapeState(
-            ClientRemarks("head, tail and optimizer", averages=self.aggregator.averages)
+            ClientWarnings("head, tail and optimizer", averages=self.aggregator.averages)
         )
 
     def warn_if_trained(self) -> None:
@@ -160,7 +160,7 @@ class UShapeStrategy(TrainingLoop):
         return self.hiding.accounts
 
     def agree(self, clients: Clients) -> int:
-        """Leave out who does not fit the trunk or the hiding, and return the round's steps."""
+        """Exclude clients that do not fit the trunk or the hiding; return the round's steps."""
         batches = self._agree(clients)
         if self.aggregator.averages:
             self.run_state.shape.frozen.compare(clients)
@@ -174,8 +174,8 @@ class UShapeStrategy(TrainingLoop):
         Clients that must calibrate (MixGuard, Stage I) do so first, in parallel.
         """
         agreement = self._agreement(Agreement)
-        remarks = self.run_state.shape.client_remarks
-        remarks.on_round(clients, agreement, self.last_trained_round)
+        client_warnings = self.run_state.shape.client_warnings
+        client_warnings.on_round(clients, agreement, self.last_trained_round)
         steps = UShapeRound(self._steps(clients), server_round, agreement.length.steps)
         num_steps = steps.take(self.audience.on_step)
         steps.finish()

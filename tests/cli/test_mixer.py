@@ -55,7 +55,7 @@ def test_what_is_wrong_is_one_sentence(
     ("seed", "options", "message"),
     [
         ("9" * 5000, [], "--seed-file: {file} must hold one whole number of 2**48 to 2**63 - 1"),
-        (str(2**50), ["--most-ratio", "nan"], "--most-ratio is nan; allowed is a number above 0"),
+        (str(2**50), ["--most-ratio", "nan"], "--most-ratio is nan; it must be a number above 0"),
     ],
 )
 def test_numbers_beyond_their_range_are_refused(

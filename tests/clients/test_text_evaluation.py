@@ -149,7 +149,7 @@ def test_a_fit_evaluates_the_clients_that_an_earlier_one_trained(
     first = strategy()
     for fit in range(4):
         (first if same else strategy()).fit(clients, 1)
-        assert "evaluation went on without" not in caplog.text, fit
+        assert "evaluation continued without" not in caplog.text, fit
 
 
 def test_a_round_evaluates_a_client_once_though_another_run_has_its_number() -> None:

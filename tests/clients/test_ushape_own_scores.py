@@ -213,9 +213,9 @@ def test_scores_may_be_tensors_and_numbers_of_numpy() -> None:
         ({"accuracy": 1.5}, "clients 0 and 1: says that its accuracy is 1.5; it must be 0 to 1"),
         (
             {"loss": float("nan")},
-            "clients 0 and 1: says that its loss is nan; needed is a finite num",
+            "clients 0 and 1: says that its loss is nan; expected a finite num",
         ),
-        ({"loss": [1.0]}, "clients 0 and 1: says that its loss is None; needed is a finite number"),
+        ({"loss": [1.0]}, "clients 0 and 1: says that its loss is None; expected a finite number"),
     ],
 )
 def test_an_evaluation_without_loss_or_accuracy_is_refused(
@@ -327,7 +327,7 @@ def test_an_evaluation_that_loses_all_clients_says_that_nothing_was_evaluated(
         "whose first dimension is the examples, 4"
     )
     assert warning in caplog.messages
-    assert "went on" not in caplog.text
+    assert "continued without" not in caplog.text
 
 
 def test_scores_that_count_something_else_than_examples_are_told_so(
@@ -341,8 +341,8 @@ def test_scores_that_count_something_else_than_examples_are_told_so(
     strategy = evaluating(segmenting(), segmenting(Each))
     assert strategy.rows[0]["accuracy"] is not None
     warning = (
-        "the evaluation went on without client 1: its scores count 48 examples, its federated test "
-        "data are 8: `add` must add the length of the batch to `examples`, and may count pixels, "
+        "the evaluation continued without client 1: its scores count 48 examples, its federated "
+        "test data are 8: `add` must add the length of the batch to `examples`, and may count pixels, "
         "tokens or labels under another name"
     )
     assert warning in caplog.messages

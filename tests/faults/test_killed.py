@@ -48,7 +48,7 @@ def test_a_clientapp_that_is_killed_in_a_step_costs_its_node_one_round(
     ended = deployed.finish(run_id, home)
     assert ended.status == "finished:completed", ended.log
     assert alive(ended.run) == [2, 3]
-    assert "round 1 went on without client 1: was cut off and not back within 4 s" in ended.log
+    assert "round 1 continued without client 1: was cut off and not back within 4 s" in ended.log
     assert ended.run is not None
     for client in (0, 2):
         for server_round in (1, 2):  # every step once, and the round's end
@@ -79,7 +79,7 @@ def test_a_supernode_that_is_killed_comes_back_with_its_state(
     assert clients_alive[-1] == 3
     # It is one or the other, depending on whether its client had attached to the round.
     gone = "is not connected to the SuperLink any more|was cut off and not back within 20 s"
-    assert re.search(rf"round 2 went on without client 2: ({gone})", ended.log)
+    assert re.search(rf"round 2 continued without client 2: ({gone})", ended.log)
     assert ended.run is not None
     assert [drawn(deployed, ended.run, client) for client in (0, 1)] == [80, 80]
     assert drawn(deployed, ended.run, 2) == 20 * clients_alive.count(3)
@@ -98,7 +98,7 @@ def test_a_clientapp_that_is_frozen_for_longer_than_the_deadline(
     ended = deployed.finish(run_id, home)
     assert ended.status == "finished:completed", ended.log
     assert alive(ended.run) == [2, 3]
-    assert "round 1 went on without client 1: did not answer step within 8 s" in ended.log
+    assert "round 1 continued without client 1: did not answer step within 8 s" in ended.log
     assert ended.run is not None
     assert [drawn(deployed, ended.run, client) for client in (0, 2)] == [60, 60]
     # It keeps what it has drawn: the batches that it has sent are not sent for new ones.

@@ -125,7 +125,7 @@ def test_a_token_is_no_good_to_another_node(deployed: Deployed, home: Path) -> N
     assert ended.status == "finished:completed", ended.log
     assert ended.run is not None
     assert [row["clients_alive"] for row in ended.run.rows] == [2]
-    assert "round 1 went on without client 1: the token was made for another node" in ended.log
+    assert "round 1 continued without client 1: the token was made for another node" in ended.log
 
 
 def test_a_token_that_has_expired_lets_nobody_in(deployed: Deployed, home: Path) -> None:

@@ -37,7 +37,7 @@ def test_what_a_client_was_not_asked_for_costs_it_the_round_and_nobody_else(
         (warning,) = [
             line
             for line in ended.log.splitlines()
-            if f"round {server_round} went on without client 1: " in line
+            if f"round {server_round} continued without client 1: " in line
         ]
         assert reason in warning
     whole = run_here(app, values, tmp_path)

@@ -104,7 +104,7 @@ def test_a_node_that_shouts_costs_a_line_of_the_log(caplog: pytest.LogCaptureFix
         strategy.start(None, to_arrays(toy.make_clients()[0].weights()), 1)  # type: ignore[arg-type]
     grid.wait()
     messages = [r.getMessage() for r in caplog.records if r.name.startswith("flwr")]
-    assert any(m.startswith("round 1 went on without client 1: ") for m in messages)
+    assert any(m.startswith("round 1 continued without client 1: ") for m in messages)
     assert all(m.isprintable() and len(m) < 600 for m in messages)
 
 

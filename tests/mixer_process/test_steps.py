@@ -43,8 +43,8 @@ class Nodes(Clients):
         ({"least_members": 1}, "--least-members is 1; it must be at least 2"),
         ({"least_members": 2.5}, "--least-members is 2.5; it must be a whole number"),
         ({"least_patches": -3}, "--least-patches is -3; it must be at least 1"),
-        ({"most_ratio": 0.0}, "--most-ratio is 0.0; allowed is a number above 0, at most 1"),
-        ({"most_ratio": 1.1}, "--most-ratio is 1.1; allowed is a number above 0, at most 1"),
+        ({"most_ratio": 0.0}, "--most-ratio is 0.0; it must be a number above 0, at most 1"),
+        ({"most_ratio": 1.1}, "--most-ratio is 1.1; it must be a number above 0, at most 1"),
         ({"most_ratio": "all"}, "--most-ratio is 'all'; it must be a number"),
     ],
 )

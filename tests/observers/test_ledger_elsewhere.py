@@ -52,7 +52,7 @@ def test_it_shows_what_it_was_told() -> None:
     assert (ledger.report(), ledger.epsilon) == ("nothing was released", 0.0)
     for server_round in (1, 2):
         begin(ledger, server_round)
-        ledger.hear(account(server_round + 0.5, *range(1, server_round + 1)))
+        ledger.receive_account(account(server_round + 0.5, *range(1, server_round + 1)))
         row = row_of(end(ledger, server_round))
         assert row["epsilon"] == server_round + 0.5
         assert "epsilon_by_client" not in row
@@ -78,12 +78,12 @@ def test_a_round_that_the_account_lacks_makes_epsilon_infinite(
     ledger = LedgerElsewhere()
     for server_round in (1, 2, 3, 4):
         begin(ledger, server_round)
-    ledger.hear(account(0.5, *rounds))
+    ledger.receive_account(account(0.5, *rounds))
     assert ledger.epsilon == math.inf
     assert f"no epsilon: the mixer's ledger lacks {lacks};" in ledger.report()
     assert ledger.facts()["epsilon"] == "inf"
     # Of more rounds than it began the mixer may know: this server was started again.
-    ledger.hear(account(0.5, 1, 2, 3, 4, 5))
+    ledger.receive_account(account(0.5, 1, 2, 3, 4, 5))
     assert ledger.epsilon == 0.5
 
 
@@ -98,7 +98,7 @@ def test_why_the_mixers_ledger_has_no_bound_stands_beside_what_it_lacks() -> Non
     ledger = LedgerElsewhere()
     begin(ledger, 1)
     begin(ledger, 2)
-    ledger.hear(account(math.inf, 2, unbounded=["clip"]))
+    ledger.receive_account(account(math.inf, 2, unbounded=["clip"]))
     assert "begins a new one; no clipping of the smashed data" in ledger.report()
 
 
@@ -108,7 +108,7 @@ def test_words_are_logged_when_they_change(caplog: pytest.LogCaptureFixture) -> 
     def logged(server_round: int, *rounds: int) -> list[str]:
         caplog.clear()
         begin(ledger, server_round)
-        ledger.hear(account(1.0, *rounds))
+        ledger.receive_account(account(1.0, *rounds))
         with caplog.at_level("INFO", logger="flwr.splitmix"):
             end(ledger, server_round)
         return [record.getMessage() for record in caplog.records]
@@ -127,7 +127,7 @@ def test_a_restored_one_goes_on_where_it_was(has_account: bool, epsilon: float) 
     ledger = LedgerElsewhere()
     begin(ledger, 1, nodes=(0, 3))
     if has_account:
-        ledger.hear(account(epsilon, 1))
+        ledger.receive_account(account(epsilon, 1))
     state: dict[str, Any] = json.loads(json.dumps(ledger.state(), allow_nan=False))
     other = LedgerElsewhere()
     other.restore(state)

@@ -49,7 +49,7 @@ def test_a_mixers_account_is_no_number_for_rounds_without_it(
     ledger.on_missed(RoundsMissed(range(1, 4), {0}))
     assert caplog.records[0].getMessage().startswith("rounds 1 to 3 of this run had no noise")
     elsewhere.begin(ledger, 4)
-    ledger.hear(elsewhere.account(2.0, 4))
+    ledger.receive_account(elsewhere.account(2.0, 4))
     for each in (ledger, restored(ledger, LedgerElsewhere(DELTA))):
         assert each.epsilon == math.inf
         assert f"no epsilon: {MISSED}. Not covered" in each.report()

@@ -84,7 +84,7 @@ def test_what_is_no_dictionary_names_the_observer(
     observer = Own()
     setattr(observer, method, lambda: values)
     with pytest.raises(
-        TypeError, match=rf"Own\.{method}\(\) is {description}; needed is a dict of JSON"
+        TypeError, match=rf"Own\.{method}\(\) is {description}; expected a dict of JSON"
     ):
         fit(tmp_path, 1, observer)
 

@@ -259,7 +259,7 @@ def test_a_run_of_odd_parts_is_refused(tmp_path: Path) -> None:
         Run.create({}, name=3, home=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="config is None; needed is a dictionary"):
         Run.create(None, name="x", home=tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(RunError, match="has 201 characters; allowed are 200"):
+    with pytest.raises(RunError, match="has 201 characters; the most is 200"):
         Run.create({}, name="x" * 201, home=tmp_path)
     assert list(tmp_path.iterdir()) == []
     Run.create({}, name="x" * 200, home=tmp_path)

@@ -90,7 +90,7 @@ class HostDies(Observer):
         if self.done or event.client or (event.server_round, step_of(event)) != (2, 2):
             return
         self.done = True
-        link = self.strategy.open_link
+        link = self.strategy.run_state.link
         del link.host.clients[0]
         link.clients[0] = self.toy.clients_for(self.strategy, repeatable_secrets=False)[0]
 
@@ -104,4 +104,4 @@ def test_a_client_whose_host_died_charges_what_it_had_sent(
     death.strategy = strategy_of(toy, Run.create({}, name="dp", home=tmp_path), death)
     death.strategy.fit(toy.clients_for(death.strategy, repeatable_secrets=False), 3)
     assert death.done
-    assert releases.epsilon <= death.strategy.open_link.clients[0].epsilon * (1 + 1e-9)
+    assert releases.epsilon <= death.strategy.run_state.link.clients[0].epsilon * (1 + 1e-9)

@@ -143,8 +143,8 @@ class Trunk(nn.Module):
     ("trunk", "message"),
     [
         (Trunk(7, 7), r"trunk does not take hidden states of shape \(\d+, \d, 5\), .* one model"),
-        (Trunk(5, 7), r"trunk returns \(\d+, \d, 7\) for .* \(\d+, \d, 5\); needed is"),
-        (Trunk(5, 5, wrapped=True), r"trunk returns a dict for .*; needed is one tensor of"),
+        (Trunk(5, 7), r"trunk returns \(\d+, \d, 7\) for .* \(\d+, \d, 5\); expected"),
+        (Trunk(5, 5, wrapped=True), r"trunk returns a dict for .*; expected one tensor of"),
     ],
 )
 def test_a_trunk_that_does_not_fit_is_told_the_shapes(trunk: nn.Module, message: str) -> None:

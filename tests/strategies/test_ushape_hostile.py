@@ -215,9 +215,9 @@ def test_the_others_do_not_calibrate_as_long_as_one_says(
         ({"examples": 4, "scores": {"accuracy": 0.5, "loss": float("inf")}}, "its loss is inf; ne"),
         (
             {"examples": 4, "scores": {"accuracy": 0.5, "loss": 1e308}},
-            r"loss is 1e\+308; needed is",
+            r"loss is 1e\+308; expected",
         ),
-        ({"examples": 4, "scores": {"accuracy": 0.5, "loss": None}}, "loss is None; needed is a"),
+        ({"examples": 4, "scores": {"accuracy": 0.5, "loss": None}}, "loss is None; expected a"),
         ({"examples": 4, "scores": {"accuracy": 0.5}}, "no 'loss' among the scores of its eval"),
         ({"examples": 4, "scores": None}, "returned no scores of its evaluation"),
     ],
@@ -262,7 +262,7 @@ def test_a_test_set_without_end_costs_only_its_own_client(
 
     assert scored_examples(TextToy(kind=Liar, tests=4)) == 2 * 4
     sentence = "client 1: says that its federated-examples is more than 2147483647"
-    assert f"the evaluation went on without {sentence}" in caplog.messages
+    assert f"the evaluation continued without {sentence}" in caplog.messages
 
 
 def test_an_absurd_score_costs_only_its_own_client() -> None:

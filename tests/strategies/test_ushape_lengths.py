@@ -79,9 +79,7 @@ def test_an_image_with_a_token_less_costs_only_its_own_client(make: Any) -> None
     strategy.fit(image_clients(Short, model), 1)
     (event,) = observer.rounds
     tokens = model.trunk.geometry.tokens
-    message = (
-        f"sent 3 examples of {tokens - 1} tokens; allowed are 1..3 examples of {tokens} tokens"
-    )
+    message = f"sent 3 examples of {tokens - 1} tokens; expected 1..3 examples of {tokens} tokens"
     assert event.failures == {1: message}
     assert event.steps == 2
     assert finite(strategy.trunk.module)

@@ -287,8 +287,8 @@ def test_clients_of_other_batch_sizes_are_told_the_option(
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (3, "evaluate_fn is an int; needed is a function of the round's number and its arrays"),
-        (lambda number: None, r"evaluate_fn cannot be called so \(too many .*\); needed is a"),
+        (3, "evaluate_fn is an int; expected a function of the round's number and its arrays"),
+        (lambda number: None, r"evaluate_fn cannot be called so \(too many .*\); expected a"),
     ],
 )
 def test_an_evaluate_fn_that_cannot_be_called_costs_no_round(wrong: Any, message: str) -> None:

@@ -60,7 +60,7 @@ def split_names(names: str) -> list[str]:
     for name in tracker_names:
         if name not in _KNOWN:
             raise TrackerError(
-                f"{name!r} is not a tracker; allowed are {', '.join(TRACKERS)}, or several of "
+                f"{name!r} is not a tracker; use {', '.join(TRACKERS)}, or several of "
                 "them with commas between"
             )
     packages = [_KNOWN[name].module for name in tracker_names]

@@ -142,7 +142,7 @@ class Tracker(Observer, ABC):
         except Exception as error:
             self._writes = False
             log.warning(
-                "%s is given up, the run goes on: %s: %s",
+                "%s is given up, the run continues: %s: %s",
                 type(self).__name__,
                 type(error).__name__,
                 str(error).partition("\n")[0],

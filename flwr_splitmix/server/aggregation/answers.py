@@ -32,7 +32,7 @@ def messages_of(returned: object, strategy: flower.Strategy, method: str) -> lis
     messages: list[Any] = list(returned) if isinstance(returned, Iterable) else [None]
     if not all(isinstance(message, Message) for message in messages):
         raise AggregatorError(
-            f"{method} of {type(strategy).__name__} returns {described(returned)}; needed are "
+            f"{method} of {type(strategy).__name__} returns {described(returned)}; expected "
             "messages"
         )
     addressees: set[int | str] = set()
@@ -100,7 +100,7 @@ def aggregated(
     if not isinstance(returned, (tuple, list)) or len(returned) != 2:
         raise AggregatorError(
             f"aggregate_train of {type(strategy).__name__} returns {described(returned)}; "
-            "needed is a pair of an ArrayRecord and a MetricRecord"
+            "expected a pair of an ArrayRecord and a MetricRecord"
         )
     for part, kind in zip(returned, (ArrayRecord, MetricRecord), strict=True):
         if part is not None and not isinstance(part, kind):
@@ -176,7 +176,7 @@ def _check_kind(
     if kind not in ({"f"} if client_dtype.kind == "f" else set("biuf")):
         raise AggregatorError(
             f"aggregate_train of {type(strategy).__name__} returns {name!r} as {array.dtype}; "
-            f"needed is {client_dtype}, as the clients sent it"
+            f"expected {client_dtype}, as the clients sent it"
         )
 
 

@@ -76,8 +76,8 @@ def check_aggregator(strategy: flower.Strategy | None) -> None:
     ):
         if reason := _REFUSED.get(kind.__name__):
             raise AggregatorError(
-                f"{kind.__name__} cannot aggregate clients' weights: {reason}; allowed are "
-                f"{', '.join(get_args(AggregatorName))}, Krum, MultiKrum, Bulyan and your own"
+                f"{kind.__name__} cannot aggregate clients' weights: {reason}; use "
+                f"{', '.join(get_args(AggregatorName))}, Krum, MultiKrum, Bulyan or your own"
             )
 
 
@@ -147,8 +147,8 @@ def check_works_without_grid(strategy: flower.Strategy | None, clients: int) -> 
     if strategy is not None and getattr(kind, "configure_train", None) not in _CONFIGURED:
         raise AggregatorError(
             f"{kind.__name__} configures its rounds through a Flower grid, and fit() has "
-            f"none; allowed there are {', '.join(get_args(AggregatorName))}, Krum, MultiKrum "
-            "and Bulyan"
+            f"none; use {', '.join(get_args(AggregatorName))}, Krum, MultiKrum "
+            "or Bulyan with it"
         )
 
 

@@ -145,7 +145,7 @@ class LowerAggregator:
         self._num_asked, self._current = len(nodes), arrays
         config = ConfigRecord({**config, "server-round": server_round})
         if self.strategy is None or grid is None:
-            self._tell(server_round, arrays, config)
+            self._record_round_arrays(server_round, arrays, config)
             content = RecordDict({"arrays": arrays, "config": config})
             return messages_to(nodes, content, MessageType.TRAIN, in_run=grid is not None)
         check_enough_nodes(self.strategy, len(nodes))
@@ -178,7 +178,9 @@ class LowerAggregator:
             )
         return RecordDict({key: content[key], **dict(content.items())})
 
-    def _tell(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> None:
+    def _record_round_arrays(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord
+    ) -> None:
         """Have a server optimizer record the round's arrays, without a Flower run.
 
         Its `configure_train` does so first; it is stopped before it draws nodes and makes

@@ -30,12 +30,12 @@ def check_central(upper: Any, lower: Any, data: Any) -> None:
     """
     if not isinstance(upper, TrainedUpper):
         raise TypeError(
-            f"upper is {type(upper).__name__}; needed is the strategy's server segment, "
+            f"upper is {type(upper).__name__}; expected the strategy's server segment, "
             "strategy.upper"
         )
     if not isinstance(lower, nn.Module):
         raise TypeError(
-            f"lower is {type(lower).__name__}; needed is a module like the clients' lower segment"
+            f"lower is {type(lower).__name__}; expected a module like the clients' lower segment"
         )
     check_map_style("data", data)
     of_upper = {id(tensor) for tensor in chain(upper.module.parameters(), upper.module.buffers())}

@@ -41,7 +41,7 @@ def check_evaluate_fn(evaluate_fn: object) -> None:
     """
     if evaluate_fn is None:
         return
-    needed = "needed is a function of the round's number and its arrays"
+    needed = "expected a function of the round's number and its arrays"
     if not callable(evaluate_fn):
         raise TypeError(f"evaluate_fn is {with_article(type(evaluate_fn).__name__)}; {needed}")
     try:
@@ -84,7 +84,7 @@ def checked_result(made: object, strategy: flower.Strategy) -> EvaluationResult 
     if made is None or isinstance(made, EvaluationResult):
         return made
     raise TypeError(
-        f"evaluate_round of {type(strategy).__name__} returns {described(made)}; needed is an "
+        f"evaluate_round of {type(strategy).__name__} returns {described(made)}; expected an "
         "EvaluationResult (flwr_splitmix.events), or None"
     )
 
@@ -167,7 +167,7 @@ def _metrics(returned: Any) -> MetricRecord | None:
         return returned
     if not isinstance(returned, Mapping):
         raise TypeError(
-            f"evaluate_fn returned {with_article(type(returned).__name__)}; needed is a "
+            f"evaluate_fn returned {with_article(type(returned).__name__)}; expected a "
             "MetricRecord with an 'accuracy', or None"
         )
     return MetricRecord(plain_numbers(returned, "evaluate_fn"))

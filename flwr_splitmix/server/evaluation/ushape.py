@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-from torch import Tensor
 
 from flwr_splitmix.description import UShapeDescription
 from flwr_splitmix.events import EvaluationResult
@@ -21,6 +19,7 @@ from flwr_splitmix.server.evaluation.over_link import (
 from flwr_splitmix.server.evaluation.time_limit import TimeLimit
 from flwr_splitmix.server.intake.checks import read_each
 from flwr_splitmix.server.intake.ushape import read_scores, warn_of_left_out
+from flwr_splitmix.server.segments.trunk import TrunkForward
 
 MAX_ANSWER = 4096
 """Most exchanges for one test batch, so that a generating client must stop."""
@@ -29,26 +28,25 @@ _ENDLESS = (
     f"asks for more than {MAX_ANSWER} further batches in place of a scored one: the add of its "
     "scores must return None once the examples are scored, or, of generated texts, complete"
 )
-"""Why a client is left out that has not stopped."""
-
-Pass = Callable[[Mapping[int, Mapping[str, Any]]], dict[int, list[Tensor]]]
-"""Passes messages in replies through the trunk; returns outputs of clients without errors."""
+"""Why a client that has not stopped is left out."""
 
 
 def evaluate_in_u_shape(
-    clients: Clients, kind: Kind, through_trunk: Pass, told: SeenKeys
+    clients: Clients, kind: Kind, forward: TrunkForward[Mapping[str, Any]], warned: SeenKeys
 ) -> EvaluationResult | None:
     """Have every client score its model: its head and tail, the server's trunk.
 
     "federated" uses each client's own test split and weights by its size; "benchmark" uses the
     common public test set. Only scores over its whole test set leave a client, so one with far
-    more test examples than the others is not evaluated; `combine` says what becomes of them. Return
-    None if no client has such data.
+    more test examples than the others is not evaluated; `combine` describes how they are combined.
+    Return None if no client has such data.
 
     Parameters
     ----------
-    told
-        Which scores the run was warned of before; added to.
+    forward
+        Passes the messages in clients' replies through the trunk.
+    warned
+        Scores that a warning has named before; added to.
     """
     sizes = sizes_of_tests(clients, kind, in_parts=False)
     if not sizes:
@@ -62,7 +60,7 @@ def evaluate_in_u_shape(
         for _ in range(MAX_ANSWER):
             if not replies or limit.over:
                 break
-            outputs = through_trunk(replies)
+            outputs = forward(replies)
             answers = clients.call(
                 "decode_test", {c: {"outputs": o} for c, o in outputs.items()}, phase="evaluate"
             )
@@ -78,11 +76,11 @@ def evaluate_in_u_shape(
     )
     if not scored:
         return None
-    warn_of_left_out(scored.values(), told)
+    warn_of_left_out(scored.values(), warned)
     # A client cannot claim to have scored more examples than it reported.
     weights = {c: min(read.examples, sizes[c]) for c, read in scored.items()}
     examples = sum(weights.values())
-    means = combine(scored, weights, told)
+    means = combine(scored, weights, warned)
     spread = spread_of([read.scores["accuracy"] for read in scored.values()], [*weights.values()])
     accuracy, loss = means.pop("accuracy"), means.pop("loss")
     return EvaluationResult(kind, accuracy, loss, examples, spread, means)

@@ -66,7 +66,7 @@ def agree_on_shape(
     shapes = {client: _shape(description) for client, description in descriptions.items()}
     for client, shape in shapes.items():
         if (numbers := math.prod(shape.size)) > MAX_SMASHED:
-            allowed = f"or {numbers} numbers; allowed are {MAX_SMASHED}"
+            allowed = f"or {numbers} numbers; the most is {MAX_SMASHED}"
             clients.fail(client, _differs(shape, allowed))
     if geometry is not None:
         expected = (geometry.patches, geometry.width, geometry.prefix)

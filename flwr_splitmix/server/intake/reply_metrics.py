@@ -153,7 +153,7 @@ def check_examples(said: Any, described: int | None) -> None:
     if isinstance(said, list) or said is None:
         raise UploadError("returned no num-examples, the number of its examples, in its metrics")
     if described is None and not (1 <= said <= MAX_COUNT and said == int(said)):
-        raise UploadError(f"has {shown(said)} examples; allowed are 1 to {MAX_COUNT}")
+        raise UploadError(f"has {shown(said)} examples; it must be 1 to {MAX_COUNT}")
     if described is not None and said != described:
         examples = "1 example" if said == 1 else f"{shown(said)} examples"
         raise UploadError(f"has {examples} now, and said {described} before")

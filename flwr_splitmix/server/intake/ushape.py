@@ -76,7 +76,7 @@ def read_messages(
     if not 1 <= examples <= batch or not min_length <= tokens <= (max_length or tokens):
         lengths = f"{min_length}..{max_length or 'any'}"
         raise UploadError(
-            f"sent {counted(examples, 'example')} of {counted(tokens, 'token')}; allowed are "
+            f"sent {counted(examples, 'example')} of {counted(tokens, 'token')}; expected "
             f"1..{batch} examples of {max_length if max_length == min_length else lengths} tokens"
         )
     if int(mask.max()) > 1:
@@ -163,7 +163,7 @@ def read_scores(reply: Mapping[str, Any]) -> ReadScores:
         if not _is_number(scores[name]):
             score = shown(scores[name])
             raise UploadError(
-                f"says that its {name} is {score}; needed is a finite number, up to {MAX_SCORE:g}"
+                f"says that its {name} is {score}; expected a finite number, up to {MAX_SCORE:g}"
             )
     if not 0 <= scores["accuracy"] <= 1:
         raise UploadError(f"says that its accuracy is {scores['accuracy']:g}; it must be 0 to 1")

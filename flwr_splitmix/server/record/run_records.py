@@ -1,4 +1,4 @@
-"""The records of a run while it goes on: what its observers count, its time, its summary."""
+"""The records of a run in progress: what its observers count, its time, its summary."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RunRecords:
         Times of the clients and kinds of exchanges, as observers count them.
     unfinished
         What clients began and did not finish; an observer.
-    epsilons
+    reported_epsilons
         What clients report to have spent; an observer.
     clock
         The time that the run takes.
@@ -59,7 +59,7 @@ class RunRecords:
         self.clients = ClientTimes()
         self.exchanges = ExchangeKinds()
         self.unfinished = UnfinishedRounds(recording.protection)
-        self.epsilons = ReportedEpsilons(self.unfinished)
+        self.reported_epsilons = ReportedEpsilons(self.unfinished)
         self.clock = RunClock()
         self._mixtures = recording.mixtures
         self._evaluated: Mapping[str, Any] = {}
@@ -68,26 +68,26 @@ class RunRecords:
     @property
     def observers(self) -> list[Observer]:
         """The observers among them, in the order used by checkpoints."""
-        return [self.metrics, self.clients, self.exchanges, self.unfinished, self.epsilons]
+        return [self.metrics, self.clients, self.exchanges, self.unfinished, self.reported_epsilons]
 
     @property
     def has_epsilon(self) -> bool:
         """Whether a row has an epsilon."""
         return any(epsilon_of(row) is not None for row in self.metrics.rows)
 
-    def begin(self, *, goes_on: bool) -> None:
+    def begin(self, *, continues_fit: bool) -> None:
         """Begin a run: forget the results of an earlier one of the strategy.
 
         Parameters
         ----------
-        goes_on
+        continues_fit
             Whether the clients are those of the earlier run. If not, what these left unfinished is
             forgotten, too: others get their indices.
         """
         self.metrics.rows, self._evaluated = [], {}
         self.clock.restart()
-        self.epsilons.forget()
-        if not goes_on:
+        self.reported_epsilons.forget()
+        if not continues_fit:
             self.unfinished.forget()
 
     def go_on(self, rows: Sequence[Mapping[str, Any]], kept: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a round asks of its strategy, and what an author's own strategy may override."""
+"""The methods that a round calls on its strategy, which an own strategy may override."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.events import EvaluationResult
-from flwr_splitmix.links import Clients, Link, LinkError
+from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.seeding import generator
 from flwr_splitmix.server.messages import messages_to, with_tickets
@@ -47,7 +47,7 @@ class RoundHooks(LoopSetup):
 
     @property
     def run_state(self) -> RunState[Any]:
-        """The run that goes on, or the last one; LinkError if there was none."""
+        """The current or last run; LinkError if there was none."""
         if self._run_state is None:
             raise LinkError(
                 f"{type(self).__name__} has no run and no link, as neither its start() nor its "
@@ -55,11 +55,6 @@ class RoundHooks(LoopSetup):
                 "in aggregator=DifferentialPrivacyServerSideFixedClipping(FedAvg(), ...)"
             )
         return self._run_state
-
-    @property
-    def open_link(self) -> Link:
-        """The link of the run; LinkError if neither `start` nor `fit` was called."""
-        return self.run_state.link
 
     @property
     def stop_reason(self) -> str:
@@ -87,7 +82,7 @@ class RoundHooks(LoopSetup):
     def prepare(self, clients: Sequence[Client] | None) -> None:
         """Get ready for a run with clients of this process, or with clients behind a link (None).
 
-        It raises an error if the strategy cannot have them. What it learns of the run is in
+        It raises an error if the strategy cannot have them. What it keeps of the run goes into
         `new_shape_state`.
         """
 
@@ -97,17 +92,17 @@ class RoundHooks(LoopSetup):
         Parameters
         ----------
         before
-            That of the last `fit`, if the run goes on with its clients; else None.
+            That of the last `fit`, if the run continues with its clients; else None.
         """
 
     def agree(self, clients: Clients) -> int | None:
-        """Leave out of a round who does not fit, and return the round's number of steps.
+        """Exclude clients that do not fit from a round, and return the round's number of steps.
 
         No client is asked for more batches than that. A strategy whose rounds differ in length
         sets its `steps_per_round` here, before `super().agree(clients)`. None: the number is not
         known before. Then a client that accounts for noise has no epsilon any more once it did not
-        finish a round, as nobody knows how many batches it has sent in that. A number that is not
-        the length fixed by `super().agree(clients)` ends the run.
+        finish a round, as the number of batches that it sent is unknown. A number that is not the
+        length fixed by `super().agree(clients)` ends the run.
         """
         return None
 
@@ -132,7 +127,7 @@ class RoundHooks(LoopSetup):
 
     @property
     def facts_to_keep(self) -> dict[str, Any]:
-        """What a checkpoint says of the run, which must be the same when it is resumed."""
+        """Facts in a checkpoint that must be the same when the run is resumed."""
         clients = self.run_state.clients
         return facts_of(self.seed, None if clients is None else len(clients))
 
@@ -153,7 +148,7 @@ class RoundHooks(LoopSetup):
         """Raise ValueError if a round cannot have `n` clients."""
 
     def warn_if_trained(self) -> None:
-        """Log if what the server trains has learned already, though a run begins anew."""
+        """Log if the server's segment has been trained before, although a new run begins."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid | None
@@ -210,17 +205,17 @@ class RoundHooks(LoopSetup):
             hint = f" (round {number} averaged an unusual update of {named}, which may be why)"
             raise LinkError(
                 f"round {clients.server_round}: {counted(alive, 'client')} {are(alive)} left, "
-                f"{self._said_least(option)}: {reasons(clients) or 'no others were asked'}"
+                f"{self._minimum_phrase(option)}: {reasons(clients) or 'no others were asked'}"
                 + (hint if named and before else "")
             )
 
-    def _said_least(self, option: str) -> str:
+    def _minimum_phrase(self, option: str) -> str:
         """Return, for a message, why a round needs `min_nodes` clients.
 
         Parameters
         ----------
         option
-            What the user calls it.
+            The option's name for the user.
         """
         return f"{option} is {self.min_nodes}"
 
@@ -235,7 +230,7 @@ class RoundHooks(LoopSetup):
         )
 
     def _tickets(self, server_round: int, state_round: int) -> Callable[..., Ticket]:
-        """Return what makes each client's ticket, which lacks the client and its attempts."""
+        """Return a function that makes each client's ticket from the client and its attempts."""
         run, averages = self.run_state, self.aggregator.averages
         return partial(
             Ticket,

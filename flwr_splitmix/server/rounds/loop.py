@@ -1,4 +1,4 @@
-"""What all strategies share: their entries `start` and `fit`."""
+"""The entries of all strategies: `start` and `fit`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from flwr_splitmix.server.aggregation.choice import (
     check_works_without_grid,
     warn_of_minima,
 )
-from flwr_splitmix.server.aggregation.first_arrays import check_first_arrays
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import check_evaluate_fn
 from flwr_splitmix.server.messages import message_config
 from flwr_splitmix.server.naming import name_of_option
 from flwr_splitmix.server.options import check_live_clients, check_wait
 from flwr_splitmix.server.record.flower_grid import id_of
-from flwr_splitmix.server.rounds.fits import first_arrays
 from flwr_splitmix.server.rounds.hooks import RoundHooks
+from flwr_splitmix.server.rounds.initial_arrays import check_initial_arrays, initial_arrays_of_fit
 from flwr_splitmix.server.rounds.run import WholeRun
 from flwr_splitmix.server.rounds.state import RunState
 from flwr_splitmix.values import check_initialized, check_kind, whole_number
@@ -112,7 +111,7 @@ class RoundLoop(RoundHooks):
         option = name_of_option(directory, "min_nodes", "min-nodes")
         warn_of_minima(self.aggregator.strategy, self.min_nodes, option)
         self.prepare(None)
-        self._check_first(initial_arrays, given=True)
+        self._check_initial_arrays(initial_arrays, given=True)
         link = self.link or default_link(directory, attach_timeout or min(timeout, 120.0))
         # Nodes keep states by this name: those of another start in this Flower run are not its own.
         run_name = f"{UNNAMED}{secrets.token_hex(8)}"
@@ -148,8 +147,8 @@ class RoundLoop(RoundHooks):
         initial_arrays
             The lower segment that all clients start from; without an aggregator an empty record
             lets each start from its own. None uses the first client's that fits most of them. If
-            they are the clients of the last `fit`, they go on with what they have learned, by other
-            random draws, with the schedule from its beginning. A ledger of noise counts every
+            they are the clients of the last `fit`, they continue with what they have learned, with
+            other random draws and the schedule from its beginning. A ledger of noise counts every
             `fit`, as other clients may have the same data. With a `run` its newest checkpoint
             decides, and `num_rounds` includes the rounds before. It needs the run's seed; another
             number of clients is warned of. A client that no further round asks is set, at the end,
@@ -174,21 +173,23 @@ class RoundLoop(RoundHooks):
         check_live_clients(clients)
         if (n := len(clients)) < self.min_nodes:
             raise LinkError(
-                f"there {are(n)} {counted(n, 'client')}, {self._said_least('min_nodes')}"
+                f"there {are(n)} {counted(n, 'client')}, {self._minimum_phrase('min_nodes')}"
             )
         check_works_without_grid(self.aggregator.strategy, len(clients))
         self.prepare(clients)
         if initial_arrays is not None:
-            self._check_first(initial_arrays, given=True)
+            self._check_initial_arrays(initial_arrays, given=True)
         self._warn_of_link()
-        before = self._before(clients)
+        before = self._fit_to_continue(clients)
         link: Link
         if before is not None and initial_arrays is None:
             link, arrays, seed = before.link, before.arrays, before.next_draw_seed
         else:
             directory = None if self.states_in_checkpoint else self.recorder.run
             link = LocalLink(clients, None if directory is None else directory.clients_dir)
-            arrays = first_arrays(initial_arrays, clients, averages=self.aggregator.averages)
+            arrays = initial_arrays_of_fit(
+                initial_arrays, clients, averages=self.aggregator.averages
+            )
             seed = self.seed
         run: RunState[Any] = RunState(
             link=link,
@@ -196,17 +197,17 @@ class RoundLoop(RoundHooks):
             draw_seed=seed,
             initial=arrays,
             evaluate_fn=evaluate_fn,
-            goes_on=before is not None,
+            continues_fit=before is not None,
         )
         self._execute(run, before)
         if isinstance(link, LocalLink):
             link.restore_unasked(run.finished)
         return run.result
 
-    def _before(self, clients: Sequence[Client]) -> RunState[Any] | None:
-        """Return the last `fit`, even if interrupted, if another of its clients goes on from it.
+    def _fit_to_continue(self, clients: Sequence[Client]) -> RunState[Any] | None:
+        """Return the last `fit`, even if interrupted, if another of the same clients continues it.
 
-        With a run's directory the newest checkpoint decides what a `fit` goes on from.
+        With a run's directory the newest checkpoint decides where a `fit` continues.
         """
         last = self._run_state
         return (
@@ -222,28 +223,28 @@ class RoundLoop(RoundHooks):
     def _begin(self, run: RunState[Any], before: RunState[Any] | None) -> None:
         """Begin a run, in this order.
 
-        1. What it was given is checked; until then the run before is as it was.
-        2. What observers, records and the aggregator know of the run before is forgotten. If its
-           clients go on, what they left unfinished is not.
-        3. The strategy has the new state. If the run has a checkpoint, `WholeRun` restores from it
+        1. Its arguments are checked; until then the state of the previous run is unchanged.
+        2. Observers, records and the aggregator forget the previous run; but if its clients
+           continue, not what they left unfinished.
+        3. The strategy gets the new state. If the run has a checkpoint, `WholeRun` restores from it
            what all of these had known.
 
         Parameters
         ----------
         before
-            The run whose clients go on; None if others begin.
+            The run whose clients continue; None for other clients.
         """
         run.num_rounds = whole_number("num_rounds", run.num_rounds, least=1)
         check_evaluate_fn(run.evaluate_fn)
-        self._check_first(run.initial, given=False)
+        self._check_initial_arrays(run.initial, given=False)
         self.audience.begin()
-        self.records.begin(goes_on=before is not None)
+        self.records.begin(continues_fit=before is not None)
         self.aggregator.begin()
         run.shape = self.new_shape_state(None if before is None else before.shape)
         self._run_state = run
 
-    def _check_first(self, arrays: object, *, given: bool) -> None:
-        check_first_arrays(arrays, averages=self.aggregator.averages, given=given)
+    def _check_initial_arrays(self, arrays: object, *, given: bool) -> None:
+        check_initial_arrays(arrays, averages=self.aggregator.averages, given=given)
 
     def _warn_of_link(self) -> None:
         """Log, once, if `fit` takes the place of a link that was given."""

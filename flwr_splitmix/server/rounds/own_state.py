@@ -28,15 +28,15 @@ def state_of(strategy: RoundHooks) -> tuple[dict[str, Tensor], dict[str, Any]]:
     parts = returned if isinstance(returned, (tuple, list)) else ()
     if len(parts) != 2 or not all(isinstance(part, Mapping) for part in parts):
         raise TypeError(
-            f"{whose} is {described(returned)}; needed is a pair of tensors by name and JSON "
+            f"{whose} is {described(returned)}; expected a pair of tensors by name and JSON "
             "values by name"
         )
     tensors, values = parts
     for name, tensor in tensors.items():
         if not isinstance(name, str):
-            raise TypeError(f"{whose} has a tensor named {name!r}; needed is text as names")
+            raise TypeError(f"{whose} has a tensor named {name!r}; names must be text")
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{whose} has {described(tensor)} as {name!r}; needed are tensors")
+            raise TypeError(f"{whose} has {described(tensor)} as {name!r}; expected a tensor")
     values = json_values(values, whose)
     for required, entries in zip(_of_package(strategy), (tensors, values), strict=True):
         if missing := sorted(required.keys() - entries.keys()):

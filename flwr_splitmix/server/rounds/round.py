@@ -47,7 +47,7 @@ class OneRound:
         self._number = server_round
 
     def run(self) -> RoundDone:
-        """Train and evaluate; return what became of the round, as observers are told.
+        """Train and evaluate; return the round's result, as observers get it.
 
         Raises
         ------
@@ -60,7 +60,7 @@ class OneRound:
         """
         strategy, run = self._strategy, self._run
         began = time.perf_counter()
-        self._run.participants.forget_draw()
+        run.participants.forget_draw()
         returned = strategy.configure_train(
             self._number, run.result.arrays, run.train_config, run.grid
         )
@@ -73,13 +73,14 @@ class OneRound:
             step_seconds = time.perf_counter() - attached
         norms, means = self._aggregate(clients)
         seconds = time.perf_counter() - began
-        failures = self._run.participants.finish_round(clients)
-        run.heed(strategy.audience)
+        failures = run.participants.finish_round(clients)
+        run.stop_if_asked_by(strategy.audience)
         evaluation = self.evaluate()
-        epsilons = strategy.records.epsilons.largest()  # the evaluation has spent some, too
-        means |= epsilons
-        # An aggregator's mean of epsilons would be nobody's.
-        run.result.train_metrics_clientapp[self._number].update(epsilons)
+        # The evaluation has spent some, too.
+        largest_reported = strategy.records.reported_epsilons.largest()
+        means |= largest_reported
+        # An aggregator's mean of epsilons would be no client's.
+        run.result.train_metrics_clientapp[self._number].update(largest_reported)
         event = RoundDone(
             server_round=self._number,
             num_rounds=run.num_rounds,
@@ -98,9 +99,9 @@ class OneRound:
         )
         event = strategy.records.metrics.completed(event)
         strategy.audience.on_round(event)
-        run.heed(strategy.audience)
+        run.stop_if_asked_by(strategy.audience)
         if failures:
-            log.warning("round %d went on without %s", self._number, name_reasons(failures))
+            log.warning("round %d continued without %s", self._number, name_reasons(failures))
         return event
 
     def evaluate(self) -> EvaluationResult | None:
@@ -126,7 +127,7 @@ class OneRound:
         return run.link.round(run.grid, messages, observe)
 
     def _begin(self, clients: Clients) -> int | None:
-        """Record and tell that a round begins with the clients that have attached to it.
+        """Record that a round begins with the clients that have attached, and notify observers.
 
         Returns
         -------
@@ -134,12 +135,12 @@ class OneRound:
         """
         strategy, run, arrays = self._strategy, self._run, self._run.result.arrays
         averages = strategy.aggregator.averages
-        self._run.participants.admit(clients, strategy.min_nodes, what=f"round {self._number}")
+        run.participants.admit(clients, strategy.min_nodes, what=f"round {self._number}")
         strategy.require(clients)
         steps = self._agreed_steps(clients)
         strategy.require(clients)
         if strategy.keeps_ledger:
-            self._run.participants.warn_of_seeds(clients)
+            run.participants.warn_of_seeds(clients)
         strategy.recorder.begin(
             self._number, clients.nodes, steps=steps, required=strategy.keeps_ledger
         )
@@ -164,7 +165,7 @@ class OneRound:
         Raises
         ------
         RuntimeError
-            If a user's own `agree` says no length, or not the one that the class's own has fixed.
+            If a user's own `agree` fixes no length, or another one than the class's own.
         """
         strategy, run = self._strategy, self._run
         run.agreement = None
@@ -172,7 +173,8 @@ class OneRound:
         if strategy.fixes_length and run.agreement is None:
             raise RuntimeError(
                 f"agree of {type(strategy).__name__} must call super().agree(clients), which "
-                "leaves out who does not fit and fixes the round's length, and return its result"
+                "excludes clients that do not fit and fixes the round's length, and return "
+                "its result"
             )
         return announced_steps(type(strategy), returned, run.agreement)
 
@@ -181,7 +183,7 @@ class OneRound:
 
         Returns
         -------
-        By client index the norm of its update, and by name the means of what clients report.
+        The norm of each client's update, and by name the means of what clients report.
         """
         strategy, result = self._strategy, self._run.result
         aggregator, intake = strategy.aggregator, self._run.intake
@@ -197,7 +199,9 @@ class OneRound:
                 "client's lower segment would learn; return those of super().aggregate_train"
             )
         result.arrays = arrays or result.arrays
-        strategy.records.epsilons.take(clients, [name for name in means if is_epsilon(name)])
+        strategy.records.reported_epsilons.take(
+            clients, [name for name in means if is_epsilon(name)]
+        )
         reported = metrics or MetricRecord(dict(means))
         # An aggregator weights the loss by examples, and has none if one client has none.
         if LOSS in means:
@@ -206,7 +210,7 @@ class OneRound:
         return norms, means
 
     def _aggregated(self, replies: list[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return what `aggregate_train` makes of the replies, checked.
+        """Return the checked result of `aggregate_train`.
 
         The aggregator has checked what it made; what an overriding method returns is checked here.
         """
@@ -233,7 +237,7 @@ class OneRound:
             If none of them has data, but others may have.
         """
         strategy, run = self._strategy, self._run
-        self._run.participants.forget_draw()
+        run.participants.forget_draw()
         returned = strategy.configure_evaluate(
             self._number, run.result.arrays, run.evaluate_config, run.grid
         )
@@ -241,12 +245,12 @@ class OneRound:
         if not messages:
             return None
         with self._clients(messages) as clients:
-            self._run.participants.admit(clients, 1, what=f"the evaluation of round {self._number}")
+            run.participants.admit(clients, 1, what=f"the evaluation of round {self._number}")
             client_indices = list(clients.nodes)
             strategy.recorder.begin(
                 self._number, client_indices, evaluates=True, required=strategy.keeps_ledger
             )
             with strategy.records.unfinished.evaluating(client_indices, clients.failures):
                 result = checked_result(strategy.evaluate_round(clients), strategy)
-        self._run.participants.finish_evaluation(clients)
+        run.participants.finish_evaluation(clients)
         return result

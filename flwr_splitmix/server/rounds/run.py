@@ -61,7 +61,7 @@ class WholeRun:
         run.finished, run.result.arrays = self._resume()
         if not run.finished:
             strategy.aggregator.warn_if_shared()
-            if not run.goes_on:
+            if not run.continues_fit:
                 strategy.warn_if_trained()
         recorder.start.warn_of_given(given_to(run.grid))
         strategy.summary()
@@ -101,9 +101,9 @@ class WholeRun:
                 except DrawAgainError:
                     continue
                 except RoundLostError as error:
-                    log.warning("round %d is lost, the run goes on: %s", number, error)
+                    log.warning("round %d is lost, the run continues: %s", number, error)
                     lost = error
-                    run.heed(self._audience)
+                    run.stop_if_asked_by(self._audience)
                 else:
                     trained, lost = True, None
                 run.finished = number
@@ -178,7 +178,7 @@ class WholeRun:
             run.participants.warn_of_unasked()
         else:
             log.warning(
-                "the run has finished its %s, and nothing is left to do: raise %s to go on with it",
+                "the run has finished its %s, and nothing is left to do: raise %s to continue it",
                 counted(checkpoint.round, "round"),
                 name_of_option(directory, "num_rounds", "num-server-rounds"),
             )

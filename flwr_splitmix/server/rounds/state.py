@@ -1,4 +1,4 @@
-"""The state of a run: what it begins with, and how it and its clients stand."""
+"""The state of a run: what it begins with, and its progress and that of its clients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RunState(Generic[Shape]):
         Central evaluation, if any.
     train_config, evaluate_config
         Entries of the messages, for mods and the aggregator.
-    goes_on
+    continues_fit
         Whether the clients are those of the strategy's last `fit`.
 
     Attributes
@@ -60,11 +60,11 @@ class RunState(Generic[Shape]):
     agreement
         What `agree` has fixed for the round; None before.
     participants
-        Who is drawn, who has no data, who has trained.
+        Which clients are drawn, have no data, and have trained.
     intake
         The check of a round's replies.
     shape
-        What the strategy's shape keeps of its rounds; see `RoundHooks.new_shape_state`.
+        State of the rounds that the strategy's shape keeps; see `RoundHooks.new_shape_state`.
     """
 
     link: Link
@@ -75,7 +75,7 @@ class RunState(Generic[Shape]):
     evaluate_fn: EvaluateFn | None = None
     train_config: ConfigRecord = field(default_factory=ConfigRecord)
     evaluate_config: ConfigRecord = field(default_factory=ConfigRecord)
-    goes_on: bool = False
+    continues_fit: bool = False
     result: flower.Result = field(init=False, default_factory=flower.Result)
     finished: int = field(init=False, default=0)
     stop_reason: str = field(init=False, default="")
@@ -100,7 +100,7 @@ class RunState(Generic[Shape]):
             a is b for a, b in zip(run_clients, clients, strict=True)
         )
 
-    def heed(self, audience: Audience) -> None:
+    def stop_if_asked_by(self, audience: Audience) -> None:
         """End the run after this round if an observer asks to."""
         self.stop_reason = self.stop_reason or audience.stop
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,14 @@ from flwr_splitmix.server.segments.fitting import fitting
 
 log = logging.getLogger("flwr.splitmix")
 
+ClientInput = TypeVar("ClientInput")
+
+TrunkForward = Callable[[Mapping[int, ClientInput]], dict[int, list[Tensor]]]
+"""Passes clients' inputs through the trunk; returns outputs of clients without errors."""
+
 
 class MixingTrunkError(ValueError):
-    """A trunk on which an epsilon rests mixes examples: the run must end, whoever is left."""
+    """A trunk on which an epsilon rests mixes examples: the run must end."""
 
 
 @dataclass
@@ -263,7 +268,7 @@ class TrainedTrunk(TrainedSegment):
             tensor = isinstance(outputs, Tensor)
             returned = tuple(outputs.shape) if tensor else f"a {type(outputs).__name__}"
             raise ValueError(
-                f"the trunk returns {returned} for hidden states {tuple(inputs.shape)}; needed is "
+                f"the trunk returns {returned} for hidden states {tuple(inputs.shape)}; expected "
                 "one tensor of the same shape, which the clients' tails read"
             )
         return outputs.to(inputs.dtype)

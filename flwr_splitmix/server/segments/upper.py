@@ -268,12 +268,12 @@ class TrainedUpper(TrainedSegment):
         needed = (samples, self.num_classes)
         if not isinstance(logits, Tensor):
             raise ValueError(
-                f"the upper segment returns {with_article(type(logits).__name__)}; needed are "
+                f"the upper segment returns {with_article(type(logits).__name__)}; expected "
                 f"logits {needed}, one tensor"
             )
         if tuple(logits.shape) != needed:
             raise ValueError(
-                f"the upper segment returns {tuple(logits.shape)}; needed are logits "
+                f"the upper segment returns {tuple(logits.shape)}; expected logits "
                 f"{needed}, one for each of num_classes = {self.num_classes}"
             )
 

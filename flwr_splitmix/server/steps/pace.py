@@ -67,19 +67,19 @@ class Pace:
         if self.group_order == "arrival" and server_update != "sequential":
             raise ValueError(
                 f"group_order is 'arrival', but server_update is {server_update!r}, one joint step "
-                "on all groups; allowed with it is group_order 'random', or server_update "
+                "on all groups; use group_order 'random' with it, or server_update "
                 "'sequential'"
             )
         if self.group_order == "arrival" and mixer.k_times:
             raise ValueError(
                 "group_order is 'arrival', but with k_times a client is in several groups of a "
-                "step; allowed with it is group_order 'random'"
+                "step; use group_order 'random' with it"
             )
         inner = innermost(mixer)
         if self.grouping == "speed" and not isinstance(inner, GroupMixer):
             raise ValueError(
-                f"grouping is 'speed', but {inner} forms no groups of clients; allowed with it is "
-                "grouping 'random'"
+                f"grouping is 'speed', but {inner} forms no groups of clients; use "
+                "grouping 'random' with it"
             )
 
     @property

@@ -20,18 +20,18 @@ log = logging.getLogger("flwr.splitmix")
 
 PartsAsked = int | Literal["auto"]
 
-PARTS_ALLOWED = f"allowed are integers from 1 to {MAX_PARTS}, and 'auto'"
+PARTS_ALLOWED = f"it must be an integer from 1 to {MAX_PARTS}, or 'auto'"
 
-TRIED, MEASURED_STEPS = 2, 3
-""""auto" measures `MEASURED_STEPS` steps in `TRIED` parts; the first step is not counted."""
+PARTS_WHILE_MEASURING, MEASURED_STEPS = 2, 3
+""""auto" measures so many steps with so many parts in each; the first step is not counted."""
 
-MOST = 16
+MAX_CHOSEN_PARTS = 16
 """Most parts that "auto" chooses."""
 
-SHORTEST = 0.02
+MIN_PART_SECONDS = 0.02
 """"auto" keeps each part of the step's longest stage at least this long, in seconds."""
 
-IDLE = 0.05
+TARGET_WAITING_FRACTION = 0.05
 """Target of "auto": the fraction of a step in which its longest stage waits for the others."""
 
 
@@ -131,20 +131,20 @@ class PartCount:
         why = ""
         if server_update == "sequential":
             why = (
-                "server_update is 'sequential', one step for each group; allowed with it is "
-                "micro_batches 1, or server_update 'sum' or 'mean'"
+                "server_update is 'sequential', one step for each group; use "
+                "micro_batches 1 with it, or server_update 'sum' or 'mean'"
             )
         elif layer := needs_whole_batch(upper):
             why = (
-                f"the upper segment has {layer}, which needs a whole batch; allowed with it is "
-                "micro_batches 1"
+                f"the upper segment has {layer}, which needs a whole batch; use "
+                "micro_batches 1 with it"
             )
         elif mixer.needs_whole_batch:
-            why = f"{mixer} needs a whole batch; allowed with it is micro_batches 1"
+            why = f"{mixer} needs a whole batch; use micro_batches 1 with it"
         elif pace.skips:
             why = (
-                "straggler is 'skip', which leaves out whole uploads; allowed with it is "
-                "micro_batches 1, or straggler 'wait'"
+                "straggler is 'skip', which leaves out whole uploads; use "
+                "micro_batches 1 with it, or straggler 'wait'"
             )
         if why:
             raise ValueError(f"micro_batches is {self.asked!r}, but {why}")
@@ -173,7 +173,7 @@ class PartCount:
             if batch != self._batch:
                 log.info("micro-batches: 1, for over this link nothing overlaps")
         else:
-            parts = largest_divisor(batch, self._chosen or TRIED)
+            parts = largest_divisor(batch, self._chosen or PARTS_WHILE_MEASURING)
         self.parts, self._batch = parts, batch
 
     @property
@@ -208,8 +208,8 @@ def check_loss(loss: TargetLoss | None, asked: PartsAsked) -> None:
     layer = needs_whole_batch(loss) if isinstance(loss, nn.Module) else ""
     if asked != 1 and (layer or getattr(loss, "across_batch", False)):
         raise ValueError(
-            f"micro_batches is {asked!r}, but loss {name_of(loss)} needs a whole batch; allowed "
-            "with it is micro_batches 1"
+            f"micro_batches is {asked!r}, but loss {name_of(loss)} needs a whole batch; use "
+            "micro_batches 1 with it"
         )
 
 
@@ -235,8 +235,8 @@ def best_parts(stages: Mapping[str, float], trip: float) -> int:
     others = sum(stages.values()) - longest
     if longest <= 0:
         return 1
-    parts = math.ceil(others / (IDLE * (longest + trip)))
-    return max(1, min(parts, MOST, int(longest / SHORTEST)))
+    parts = math.ceil(others / (TARGET_WAITING_FRACTION * (longest + trip)))
+    return max(1, min(parts, MAX_CHOSEN_PARTS, int(longest / MIN_PART_SECONDS)))
 
 
 def largest_divisor(batch: int, most: int) -> int:

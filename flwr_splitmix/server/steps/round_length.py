@@ -113,7 +113,7 @@ def announced_steps(strategy: type, said: object, agreement: Agreement | None) -
     steps = _steps(said)
     if steps is None:
         raise RuntimeError(
-            f"agree of {strategy.__name__} returns {_shown(said)}; needed is the round's number of "
+            f"agree of {strategy.__name__} returns {_shown(said)}; expected the round's number of "
             "steps, or None if it is not known before"
         )
     if agreement is not None and steps != agreement.length.steps:
@@ -143,7 +143,7 @@ def taken_steps(strategy: type, said: object, announced: int | None) -> int:
     steps = _steps(said)
     if steps is None:
         raise RuntimeError(
-            f"train_round of {strategy.__name__} returns {_shown(said)}; needed is the number of "
+            f"train_round of {strategy.__name__} returns {_shown(said)}; expected the number of "
             "steps that it has taken"
         )
     if announced is not None and steps > announced:

@@ -16,8 +16,8 @@ from flwr_splitmix.server.steps.planner import Planner
 from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.server.steps.split import SplitSteps, WholeBatchSteps
 from flwr_splitmix.server.steps.training import SplitTraining
-from flwr_splitmix.server.warnings.clients import ClientRemarks
-from flwr_splitmix.server.warnings.remarks import Remarks
+from flwr_splitmix.server.warnings.clients import ClientWarnings
+from flwr_splitmix.server.warnings.mixer import MixerWarnings
 from flwr_splitmix.server.warnings.tally import RoundTally
 from flwr_splitmix.words import counted
 
@@ -28,9 +28,9 @@ class LShapeState:
 
     Parameters
     ----------
-    remarks
+    mixer_warnings
         What was said of plans, each once a run.
-    client_remarks
+    client_warnings
         What was said of clients' data and states, each once a run.
     parts
         The number of parts of the clients' batches.
@@ -38,8 +38,8 @@ class LShapeState:
         By client index, how long a step of its last round took.
     """
 
-    remarks: Remarks
-    client_remarks: ClientRemarks
+    mixer_warnings: MixerWarnings
+    client_warnings: ClientWarnings
     parts: PartCount
     seconds: dict[int, float] = field(default_factory=dict)
 
@@ -65,7 +65,7 @@ class SplitRound:
     def __init__(self, steps: SplitSteps, planner: Planner, state: LShapeState) -> None:
         self.stop_reason = ""
         self._steps, self._clients, self._training = steps, steps.clients, steps.training
-        self._planner, self._state, self._remarks = planner, state, state.remarks
+        self._planner, self._state, self._mixer_warnings = planner, state, state.mixer_warnings
         self._tally = RoundTally(mixes=planner.mixer.min_members > 1)
 
     @classmethod
@@ -86,10 +86,10 @@ class SplitRound:
         """
         training.upper.warn_of_unknown_weights()
         training.intake.begin_round(clients)
-        remarks, parts = state.remarks, state.parts
-        remarks.on_few(planner.server_round, len(clients.nodes))
-        remarks.on_leftover(len(clients.nodes))
-        remarks.on_clients(clients, planner.shape)
+        mixer_warnings, parts = state.mixer_warnings, state.parts
+        mixer_warnings.on_few(planner.server_round, len(clients.nodes))
+        mixer_warnings.on_leftover(len(clients.nodes))
+        mixer_warnings.on_clients(clients, planner.shape)
         training.mixer.group_within(training.pace.classes(state.seconds))
         parts.begin_round(planner.shape.batch, overlaps=clients.overlaps)
         if parts.parts > 1:
@@ -139,7 +139,7 @@ class SplitRound:
             self._tally.add_empty()
             return None
         if number == 0 and not isinstance(training.mixer, MixedElsewhere):
-            self._remarks.on_uploads(event.uploads, plan)
+            self._mixer_warnings.on_uploads(event.uploads, plan)
         self._tally.add_gradients(plan, event.gradients)
         return event
 
@@ -155,7 +155,7 @@ class SplitRound:
         self._steps.finish(num_steps)
         self._training.upper.warn_of_skipped_steps(server_round)
         self._training.intake.end_round(clients)
-        self._remarks.on_plans(server_round, self._tally, clients.alive)
+        self._mixer_warnings.on_plans(server_round, self._tally, clients.alive)
         step_seconds = {c: clients.seconds[c] / max(num_steps, 1) for c in clients.alive}
         self._state.seconds |= step_seconds
 

@@ -24,7 +24,12 @@ from flwr_splitmix.server.intake.ushape import (
     read_gradients,
     read_messages,
 )
-from flwr_splitmix.server.segments.trunk import MixingTrunkError, TrainedTrunk, by_length
+from flwr_splitmix.server.segments.trunk import (
+    MixingTrunkError,
+    TrainedTrunk,
+    TrunkForward,
+    by_length,
+)
 from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.words import counted, one_line
@@ -34,13 +39,10 @@ log = logging.getLogger("flwr.splitmix")
 Replies = Mapping[int, Mapping[str, Any]]
 """What clients have sent, by client index."""
 
-Through = Callable[[Mapping[int, Messages]], dict[int, list[Tensor]]]
-"""Passes clients' messages through the trunk; returns each client's outputs."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrunkTraining:
-    """What all steps of a run share.
+    """The parts and settings common to all steps of a run.
 
     Parameters
     ----------
@@ -51,7 +53,7 @@ class TrunkTraining:
     require
         Raises LinkError if too few clients are left.
     calibrations
-        How long clients may calibrate.
+        The steps that clients may calibrate for.
     """
 
     trunk: TrainedTrunk
@@ -158,8 +160,8 @@ class TrunkSteps:
     ) -> dict[int, list[Tensor]] | None:
         """Let the trunk learn, and return the gradients at the messages.
 
-        None if there was no memory for it: then nobody learns from this step, and the client with
-        by far the most numbers is left out.
+        None if there was no memory for it: then nothing is learned from this step, and the client
+        with by far the most numbers is left out.
         """
         training = self.training
         try:
@@ -219,31 +221,33 @@ class TrunkSteps:
         training.require(clients)
         return messages
 
-    def _pass(self, through: Through, messages: Mapping[int, Messages]) -> dict[int, list[Tensor]]:
+    def _pass(
+        self, forward: TrunkForward[Messages], messages: Mapping[int, Messages]
+    ) -> dict[int, list[Tensor]]:
         """Pass messages through the trunk, without those that it cannot take.
 
-        Left out are the client with by far the most numbers, if there is no memory, and clients
+        If memory runs out, the client with by far the most numbers is left out; otherwise, clients
         with a number of tokens on which the trunk fails. If there are none, or it fails on every
-        number, the error is of the trunk or of what all clients send.
+        number, the error comes from the trunk or from what all clients send.
         """
         while True:
             try:
-                return through(messages)
+                return forward(messages)
             except MixingTrunkError:
                 raise
-            except Exception as error:  # of an own trunk it may be any
+            except Exception as error:  # an own trunk may raise any
                 if out_of_memory(error):
                     left_out = {self._leave_out_largest(messages, error)}
                 else:
-                    left_out = self._leave_out_lengths(through, messages, error)
+                    left_out = self._leave_out_lengths(forward, messages, error)
             messages = {c: m for c, m in messages.items() if c not in left_out}
 
     def _leave_out_lengths(
-        self, through: Through, messages: Mapping[int, Messages], error: Exception
+        self, forward: TrunkForward[Messages], messages: Mapping[int, Messages], error: Exception
     ) -> set[int]:
-        """Leave out clients whose number of tokens the trunk does not take; raise if it is any."""
+        """Leave out clients whose number of tokens the trunk rejects; raise if it rejects all."""
         groups = by_length(messages)
-        wrong = [] if len(groups) == 1 else [g for g in groups if _fails(through, messages, g)]
+        wrong = [] if len(groups) == 1 else [g for g in groups if _fails(forward, messages, g)]
         if not 0 < len(wrong) < len(groups):
             raise error
         left_out = {client for group in wrong for client in group}
@@ -309,13 +313,15 @@ class TrunkSteps:
         return {c: out for c, out in outputs_of.items() if c not in self.clients.failures}
 
 
-def _fails(through: Through, messages: Mapping[int, Messages], clients: Sequence[int]) -> bool:
+def _fails(
+    forward: TrunkForward[Messages], messages: Mapping[int, Messages], clients: Sequence[int]
+) -> bool:
     """Return whether the trunk fails on the messages of some clients alone, memory aside."""
     try:
-        through({client: messages[client] for client in clients})
+        forward({client: messages[client] for client in clients})
     except MixingTrunkError:
         raise
-    except Exception as error:  # of an own trunk it may be any
+    except Exception as error:  # an own trunk may raise any
         return not out_of_memory(error)
     return False
 

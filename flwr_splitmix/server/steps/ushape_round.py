@@ -10,7 +10,7 @@ from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.server.steps.ushape import TrunkSteps
-from flwr_splitmix.server.warnings.clients import ClientRemarks
+from flwr_splitmix.server.warnings.clients import ClientWarnings
 from flwr_splitmix.server.warnings.frozen_weights import FrozenWeights
 
 
@@ -20,7 +20,7 @@ class UShapeState:
 
     Parameters
     ----------
-    client_remarks
+    client_warnings
         What was said of clients' data and states, each once a run.
     calibrations
         How long clients have calibrated.
@@ -30,7 +30,7 @@ class UShapeState:
         What was said of clients' scores, each once a run.
     """
 
-    client_remarks: ClientRemarks
+    client_warnings: ClientWarnings
     calibrations: Calibrations = field(default_factory=Calibrations)
     frozen: FrozenWeights = field(default_factory=FrozenWeights)
     scores: SeenKeys = field(default_factory=SeenKeys)

@@ -30,7 +30,7 @@ class OncePerClient(SeenKeys):
             log.warning("%s %s %s", name_clients(new), verb(len(new), plural), what)
 
 
-class ClientRemarks:
+class ClientWarnings:
     """Logs each warning about each client once per run.
 
     Parameters

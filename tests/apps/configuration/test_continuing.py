@@ -126,7 +126,7 @@ def test_a_wrong_number_of_rounds_is_refused_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ("tensorbord", "'tensorbord' is not a tracker; allowed are csv, tensorboard"),
+        ("tensorbord", "'tensorbord' is not a tracker; use csv, tensorboard"),
         ("wandb,wandb-offline", "names a tracker twice"),
     ],
 )

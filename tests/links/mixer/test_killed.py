@@ -65,5 +65,5 @@ def test_a_killed_mixer_costs_its_round_and_the_next_one_finds_another(
         grid.wait()
     assert [row["round"] for row in run.rows] == [1, 3]
     assert [row["clients_alive"] for row in run.rows] == [4, 4]
-    lost = f"round 2 is lost, the run goes on: the mixer at {first.address} (link-via) is gone"
+    lost = f"round 2 is lost, the run continues: the mixer at {first.address} (link-via) is gone"
     assert lost in caplog.text

@@ -61,8 +61,9 @@ def test_a_mixer_that_is_gone_costs_the_round_and_not_the_run(
     assert [row["steps"] for row in run.rows] == [3, 3, 3]
     assert [row["clients_alive"] for row in run.rows] == [4, 4, 4]
     assert run.rows[1]["uplink_bytes"] == run.rows[0]["uplink_bytes"]
-    assert f"round 2 is lost, the run goes on: the mixer at {mixer.listen} (link-via) is gone" in (
-        caplog.text
+    assert (
+        f"round 2 is lost, the run continues: the mixer at {mixer.listen} (link-via) is gone"
+        in (caplog.text)
     )
 
 

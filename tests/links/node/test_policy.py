@@ -170,10 +170,10 @@ def test_a_node_that_allows_nothing_plain_takes_noise_only(tmp_path: Path, by: s
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({"max-epsilon": 0}, "max-epsilon is 0; allowed is a number above 0"),
+        ({"max-epsilon": 0}, "max-epsilon is 0; it must be a number above 0"),
         ({"max-epsilon": "1"}, "max-epsilon is '1'"),
         ({"delta": 2.0}, "delta is 2.0"),
-        ({"allow-averaging": "yes"}, "allow-averaging is 'yes'; allowed are true and false"),
+        ({"allow-averaging": "yes"}, "allow-averaging is 'yes'; it must be true or false"),
         ({"max-epsilon": 1.0, "allow-plain": True}, "only one of the two can hold"),
         ({"privacy-policy": "/nowhere.toml"}, "privacy-policy /nowhere.toml cannot be read"),
     ],
@@ -195,7 +195,7 @@ def test_a_policy_may_be_a_file(tmp_path: Path) -> None:
     )
     node.end(finish=False)
     file.write_text("max-epsilom = 0.25\n")
-    with pytest.raises(LinkError, match="unknown key 'max-epsilom'; allowed are max-epsilon"):
+    with pytest.raises(LinkError, match="unknown key 'max-epsilom'; the keys are max-epsilon"):
         node.begin()
 
 

@@ -89,7 +89,7 @@ def test_a_faulty_client_costs_its_own_contribution(
     enough.set()
     row = strategy.rows[0]
     assert (row["clients_alive"], row["clients_failed"]) == (3, 1)
-    assert f"round 1 went on without client 1: {reason}" in caplog.text
+    assert f"round 1 continued without client 1: {reason}" in caplog.text
     assert strategy.last_trained_round == {0: 1, 2: 1, 3: 1}
     grid.wait()
     (error,) = grid.errors()

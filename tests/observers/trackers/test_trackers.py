@@ -248,7 +248,7 @@ def test_a_tracker_that_fails_costs_itself(caplog: pytest.LogCaptureFixture) -> 
         strategy.fit(toy.make_clients(), 3)
     assert rounds.done == 3
     assert failing.calls == 2
-    assert caplog.text.count("Failing is given up, the run goes on: ConnectionError: nobody") == 1
+    assert caplog.text.count("Failing is given up, the run continues: ConnectionError: nobody") == 1
 
 
 def test_a_tracker_that_lacks_a_method_is_not_made() -> None:

@@ -84,7 +84,7 @@ def test_weights_of_another_kind_are_refused(dtype: str, overridden: bool) -> No
     def change(array: NDArray[Any]) -> NDArray[Any]:
         return array.astype(dtype)
 
-    sentence = f"of Own returns 'position' as .*{dtype[:3]}.*; needed is float32, as the clients s"
+    sentence = f"of Own returns 'position' as .*{dtype[:3]}.*; expected float32, as the clients s"
     aggregator = None if overridden else returning(flower.FedAvg, change)(**ANY_NODES)
     with pytest.raises(AggregatorError, match=sentence):
         fitted(aggregator, returning(SFL, change) if overridden else SFL)

@@ -270,7 +270,7 @@ def test_records_lists_and_numbers_survive_a_checkpoint() -> None:
     [
         (None, "Own made nothing of the weights of 5 clients"),
         ((None, None), "Own made nothing of the weights of 5 clients"),
-        (ArrayRecord(), "aggregate_train of Own returns an ArrayRecord; needed is a pair of an"),
+        (ArrayRecord(), "aggregate_train of Own returns an ArrayRecord; expected a pair of an"),
         ((1, 2), "aggregate_train of Own returns an int in its pair where ArrayRecord is needed"),
         ((ArrayRecord(), {}), "returns a dict in its pair where MetricRecord is needed"),
     ],

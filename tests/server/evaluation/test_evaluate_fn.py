@@ -41,8 +41,8 @@ def test_an_accuracy_of_any_kind_of_number_is_kept(accuracy: Any) -> None:
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        ((0.5, {"accuracy": 0.3}), "evaluate_fn returned a tuple; needed is a MetricRecord with"),
-        (0.3, "evaluate_fn returned a float; needed is a MetricRecord"),
+        ((0.5, {"accuracy": 0.3}), "evaluate_fn returned a tuple; expected a MetricRecord with"),
+        (0.3, "evaluate_fn returned a float; expected a MetricRecord"),
         ({"accuracy": torch.zeros(2)}, "evaluate_fn returned 'accuracy' as a Tensor; metrics are"),
         ({"accuracy": "0.3"}, "evaluate_fn returned 'accuracy' as a str; metrics are numbers"),
     ],
@@ -90,8 +90,8 @@ class Streamed(IterableDataset[Any]):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"upper": TOY.upper()}, "upper is ToyUpper; needed is .* strategy.upper"),
-        ({"lower": dict(TOY.lower().state_dict())}, "lower is dict; needed is a module like"),
+        ({"upper": TOY.upper()}, "upper is ToyUpper; expected .* strategy.upper"),
+        ({"lower": dict(TOY.lower().state_dict())}, "lower is dict; expected a module like"),
         ({"data": DataLoader(TOY.data(0))}, "data is DataLoader; .* data=loader.dataset"),
         ({"data": Streamed()}, "data is Streamed; needed is a map-style data set"),
         (

@@ -277,7 +277,7 @@ def test_a_nan_in_a_clients_test_data_is_blamed_on_them(caplog: pytest.LogCaptur
     clients[1].tests["federated"] = with_a_nan(clients[1].tests["federated"])
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
         fit(clients, evaluation="federated")
-    assert "the evaluation went on without client 1" in caplog.text
+    assert "the evaluation continued without client 1" in caplog.text
     assert "its data have NaN or infinite numbers: replace them" in caplog.text
 
 

@@ -151,7 +151,7 @@ def test_a_client_of_the_u_shape_is_evaluated_on_all_of_its_texts_or_none(
         "client 1 is not evaluated: far more test data than the others have, up to 401,"
         in caplog.text
     )
-    assert "went on without" not in caplog.text
+    assert "continued without" not in caplog.text
 
 
 def test_more_texts_than_are_asked_of_one_client_are_not_evaluated_in_part() -> None:

@@ -134,7 +134,7 @@ def test_steps_are_the_mean_number_of_full_batches() -> None:
         ({"batch_size": 2**20 + 1}, "says that its batch-size is more than 1048576"),
         (
             {"batch_size": 60_000, "width": 3_000},
-            "x (6 patches) x 3000, or 1080000000 numbers; allowed are 1073741824",
+            "x (6 patches) x 3000, or 1080000000 numbers; the most is 1073741824",
         ),
         ({"patches": -1}, "its patches is -1"),
         ({"width": "3"}, "its width is '3'"),

@@ -65,7 +65,7 @@ class BehindGroups(Alone):
 @pytest.mark.parametrize("number", [0.5, 0, -1, math.inf, math.nan, 2.0**31], ids=str)
 def test_a_node_behind_a_mixer_has_a_whole_number_of_examples(number: float) -> None:
     clients, means = sized({-1: 12}, [10, 2**31 - 1, number], BehindGroups)
-    assert clients.failures == {2: f"has {number} examples; allowed are 1 to 2147483647"}
+    assert clients.failures == {2: f"has {number} examples; it must be 1 to 2147483647"}
     assert means == {"train-loss": 1.0}
 
 
@@ -212,5 +212,5 @@ def test_a_number_of_examples_that_python_does_not_print_costs_its_client_only()
     assert clients.failures == {1: "has more than 2147483647 examples now, and said 10 before"}
     assert means == {"train-loss": 1.0}
     behind, means = sized({-1: 12}, [10, 10**5000, 10], BehindGroups)
-    assert behind.failures == {1: "has more than 2147483647 examples; allowed are 1 to 2147483647"}
+    assert behind.failures == {1: "has more than 2147483647 examples; it must be 1 to 2147483647"}
     assert means == {"train-loss": 1.0}

@@ -246,7 +246,7 @@ class AsksTheSame(PSL):
 
     def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
         self.calls += 1
-        directory = self.open_link.directory(grid, 1)
+        directory = self.run_state.link.directory(grid, 1)
         nodes = {client: directory[client] for client in (1, 2)}
         content = RecordDict({"arrays": arrays, "config": config})
         messages = messages_to(

@@ -55,7 +55,7 @@ def test_what_is_no_record_of_arrays_is_refused_in_words(how: str, arrays: Any, 
     with pytest.raises(TypeError) as error:
         begin(PSL(TOY.upper(), device="cpu"), how, arrays)
     assert str(error.value) == (
-        f"initial_arrays is {kind}; needed is ArrayRecord(lower.state_dict())"
+        f"initial_arrays is {kind}; expected ArrayRecord(lower.state_dict())"
     )
 
 

@@ -53,13 +53,13 @@ def test_messages_may_come_from_a_generator() -> None:
 @pytest.mark.parametrize(
     ("name", "change", "sentence"),
     [
-        ("configure_train", lambda _: None, "configure_train of Own returns None; needed are mess"),
-        ("configure_train", lambda _: "all", "configure_train of Own returns a str; needed are"),
+        ("configure_train", lambda _: None, "configure_train of Own returns None; expected mess"),
+        ("configure_train", lambda _: "all", "configure_train of Own returns a str; expected"),
         ("configure_train", lambda _: [], "Own asked no node to train in round 1"),
-        ("configure_evaluate", lambda _: None, "configure_evaluate of Own returns None; needed"),
+        ("configure_evaluate", lambda _: None, "configure_evaluate of Own returns None; expected"),
         ("aggregate_train", lambda _: None, "aggregate_train of Own returns no arrays, so that"),
         ("aggregate_train", lambda pair: (None, pair[1]), "of Own returns no arrays, so that"),
-        ("aggregate_train", lambda pair: pair[0], "of Own returns an ArrayRecord; needed is a"),
+        ("aggregate_train", lambda pair: pair[0], "of Own returns an ArrayRecord; expected a"),
         (
             "aggregate_train",
             lambda pair: (with_nan(pair[0]), pair[1]),
@@ -122,7 +122,7 @@ def test_no_messages_are_no_evaluation() -> None:
 )
 def test_what_an_evaluation_of_ones_own_returns_is_named(change: Method, message: str) -> None:
     with pytest.raises(
-        TypeError, match=f"evaluate_round of Own {message}; needed is an EvaluationR"
+        TypeError, match=f"evaluate_round of Own {message}; expected an EvaluationR"
     ):
         rows(overriding(SFL, "evaluate_round", change), evaluation="federated")
 

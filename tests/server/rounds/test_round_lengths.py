@@ -96,10 +96,10 @@ def returning(change: Callable[[int], Any]) -> Callable[[Any, Clients], Any]:
     [
         (lambda steps: 1, r"agree of Own returns 1, but 7 steps will be taken, .* sets `steps_per"),
         (lambda steps: 2 * steps, "agree of Own returns 14, but 7 steps will be taken"),
-        (str, "agree of Own returns '7'; needed is the round's number of steps, or None"),
-        (float, "agree of Own returns 7.0; needed is"),
-        (lambda steps: True, "agree of Own returns True; needed is"),
-        (lambda steps: -1, "agree of Own returns -1; needed is"),
+        (str, "agree of Own returns '7'; expected the round's number of steps, or None"),
+        (float, "agree of Own returns 7.0; expected"),
+        (lambda steps: True, "agree of Own returns True; expected"),
+        (lambda steps: -1, "agree of Own returns -1; expected"),
     ],
 )
 def test_a_length_is_not_believed(
@@ -195,10 +195,10 @@ def test_a_shape_of_ones_own_says_what_it_takes() -> None:
 @pytest.mark.parametrize(
     ("says", "takes", "sentence"),
     [
-        (-1, 0, "agree of Own returns -1; needed is the round's number of steps, or None"),
-        ([3], 0, "agree of Own returns a list of an int; needed is"),
+        (-1, 0, "agree of Own returns -1; expected the round's number of steps, or None"),
+        ([3], 0, "agree of Own returns a list of an int; expected"),
         (2, 3, "train_round of Own took 3 steps, but `agree` had returned 2, on which ledgers"),
-        (2, None, "train_round of Own returns None; needed is the number of steps that it has"),
+        (2, None, "train_round of Own returns None; expected the number of steps that it has"),
     ],
 )
 def test_a_shape_of_ones_own_that_says_otherwise_is_refused(

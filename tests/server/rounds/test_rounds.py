@@ -278,9 +278,9 @@ def test_a_client_that_counts_less_in_the_length_of_a_round_is_named_once(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"fraction_train": 0.0}, "fraction_train is 0.0; allowed is 0 < fraction <= 1"),
+        ({"fraction_train": 0.0}, "fraction_train is 0.0; it must be above 0, at most 1"),
         ({"fraction_train": 1.1}, "fraction_train is 1.1"),
-        ({"evaluation": "central"}, "allowed are none, federated, benchmark"),
+        ({"evaluation": "central"}, "it must be one of none, federated, benchmark"),
         ({"evaluate_every": 0}, "evaluate_every is 0; it must be at least 1"),
         ({"checkpoint_every": 0}, "checkpoint_every is 0"),
         ({"steps_per_round": 0}, "steps_per_round is 0"),

@@ -82,9 +82,8 @@ def test_before_the_first_run_a_strategy_has_none() -> None:
     strategy.stop_reason = ""  # as in a constructor of one's own
     with pytest.raises(LinkError, match="stop_reason ends a run after its round: set it within"):
         strategy.stop_reason = "enough"
-    for name in ("run_state", "open_link"):
-        with pytest.raises(LinkError, match="PSL has no run and no link, as neither its start"):
-            getattr(strategy, name)
+    with pytest.raises(LinkError, match="PSL has no run and no link, as neither its start"):
+        _ = strategy.run_state
 
 
 def test_how_fast_clients_are_is_known_of_these_alone() -> None:
@@ -109,7 +108,7 @@ class Unanswered(StreamLink):
 
 
 def test_each_start_waits_as_long_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second `start` went on with the link of the first, and waited as long as that."""
+    """A second `start` has its own link, with its own wait."""
     waits: list[float] = []
 
     def link_of(run: object, attach_timeout: float) -> Link:

@@ -46,7 +46,7 @@ def test_a_module_that_returns_no_tensor_is_refused_with_what_it_returns() -> No
 
     segment = TrainedUpper(Described(18, 3), num_classes=3, device="cpu", precision="float32")
     mixed = replace(mixture(), smashed=mixture().smashed.float())
-    with pytest.raises(ValueError, match=r"returns a dict; needed are logits \(12, 3\)"):
+    with pytest.raises(ValueError, match=r"returns a dict; expected logits \(12, 3\)"):
         segment.learn_part(mixed, B, seed=0, first=True)
 
 
@@ -144,7 +144,7 @@ def test_a_module_that_returns_something_else_in_evaluation_is_refused_there() -
             return logits if self.training else (logits, smashed)
 
     segment = TrainedUpper(Both(TOY.upper()), num_classes=3, device="cpu")
-    with pytest.raises(ValueError, match=r"returns a tuple; needed are logits \(12, 3\), one"):
+    with pytest.raises(ValueError, match=r"returns a tuple; expected logits \(12, 3\), one"):
         segment.score(mixture().smashed, torch.zeros(12, dtype=torch.int64))
 
 

@@ -37,7 +37,9 @@ TOY = Toy(clients=3, batch_norm=False, dropout=0.0)
 
 @pytest.mark.parametrize("micro_batches", [0, -1, 65, 1.5, True, "many", None])
 def test_what_is_no_number_of_parts_is_named(micro_batches: Any) -> None:
-    with pytest.raises(ValueError, match=r"micro_batches is .*; allowed are integers from 1 to 64"):
+    with pytest.raises(
+        ValueError, match=r"micro_batches is .*; it must be an integer from 1 to 64"
+    ):
         PartCount(micro_batches)
 
 

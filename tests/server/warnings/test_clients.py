@@ -15,7 +15,7 @@ from flwr_splitmix.links.host import ClientHost
 from flwr_splitmix.links.local import LocalClients
 from flwr_splitmix.runs import Run
 from flwr_splitmix.server.steps.round_length import Agreement, RoundLength
-from flwr_splitmix.server.warnings.clients import ClientRemarks
+from flwr_splitmix.server.warnings.clients import ClientWarnings
 from flwr_splitmix.strategies import PSL, USplitSL
 from flwr_splitmix.testing.laws import TextToy
 from flwr_splitmix.testing.toy import Toy
@@ -33,11 +33,11 @@ def test_a_lost_state_and_an_older_one_are_told_apart(
         for client, state_round in {0: 0, 1: 3, 2: 4}.items()
     }
     clients = LocalClients(1, descriptions, {}, None, host=ClientHost())
-    remarks = ClientRemarks("lower segment and optimizer", averages=averages)
+    warnings = ClientWarnings("lower segment and optimizer", averages=averages)
     agreement = Agreement(2, RoundLength.of(2, None, 1))
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
         for _ in range(2):
-            remarks.on_round(clients, agreement, {0: 4, 1: 4, 2: 4})
+            warnings.on_round(clients, agreement, {0: 4, 1: 4, 2: 4})
     lost, older = caplog.messages
     fresh = "optimizer" if averages else "lower segment and optimizer"
     begins = "client 0 has lost all saved state, so training starts again there with a fresh "

@@ -91,7 +91,7 @@ class Restarts(Observer):
     def on_round(self, event: RoundDone) -> None:
         if 1 in event.failures:
             assert self.strategy is not None
-            link = self.strategy.open_link
+            link = self.strategy.run_state.link
             assert isinstance(link, LocalLink)
             link.clients[1] = self.build()
             del link.host.clients[1]
@@ -126,10 +126,10 @@ def test_the_server_counts_what_a_client_sends_again_after_it_lost_a_round(
     clients[1].fails_at = place  # type: ignore[attr-defined]
     strategy.fit(clients, 6)
     # It went back, and drew batches again that it had sent.
-    assert strategy.open_link.clients[1] is not clients[1]
-    assert strategy.open_link.clients[1].batches.drawn == 4 * 5
+    assert strategy.run_state.link.clients[1] is not clients[1]
+    assert strategy.run_state.link.clients[1].batches.drawn == 4 * 5
     again = place[1]
     assert len(releases[1]) == 4 * 5 + again
     # The server tells it, so that its own ledger, which went back too, has it as well.
-    outcome = Outcome(strategy, strategy.open_link.clients, Seen(), releases)
+    outcome = Outcome(strategy, strategy.run_state.link.clients, Seen(), releases)
     check_order(outcome, [1])

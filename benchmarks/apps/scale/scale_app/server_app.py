@@ -121,7 +121,7 @@ class WarmedPSL(PSL):
     def _sample(self, grid: Grid | None, server_round: int, purpose: str) -> dict[int, int]:
         if server_round > self.warm_up:
             return super()._sample(grid, server_round, purpose)
-        directory = sorted(self.open_link.directory(grid, self.min_nodes).items())
+        directory = sorted(self.run_state.link.directory(grid, self.min_nodes).items())
         return dict(directory[(server_round - 1) * CHUNK : server_round * CHUNK])
 
     def agree(self, clients: Clients) -> int:

@@ -1,4 +1,4 @@
-"""Several calls of `fit`: the same clients go on with what they have learned."""
+"""Several calls of `fit`: the same clients continue with what they have learned."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ UNUSUAL_SCALE = 10
 """A warning names clients whose smashed data differ more, as a factor, from the median client's."""
 
 
-class Remarks:
+class MixerWarnings:
     """Logs each warning about what a mixer does with a round's clients once per run.
 
     Parameters

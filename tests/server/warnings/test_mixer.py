@@ -28,7 +28,7 @@ from flwr_splitmix.mixers import (
     VanillaCutMix,
 )
 from flwr_splitmix.segments import Geometry
-from flwr_splitmix.server.warnings.remarks import Remarks
+from flwr_splitmix.server.warnings.mixer import MixerWarnings
 from flwr_splitmix.server.warnings.tally import RoundTally
 from flwr_splitmix.strategies import PSL, STRATEGIES, CutMixSL, MixupSL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy
@@ -52,7 +52,7 @@ def test_prefix_tokens_have_seen_the_image_only_behind_a_block(
     mixer = CutMixSL(Toy().upper(), device="cpu").mixer
     shape = SmashedShape(batch=4, patches=4, width=8, prefix=1)
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
-        Remarks(mixer).on_clients(clients, shape)
+        MixerWarnings(mixer).on_clients(clients, shape)
     assert caplog.messages == [
         "clients 0 and 1 send 1 prefix token of every image, which have attended to all "
         "of it if the model is cut at a block: they are summed with the others', not masked"
@@ -76,11 +76,11 @@ def test_a_client_whose_inputs_are_scaled_otherwise_is_named(
             parameter.mul_(scale)
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
         server.fit(clients, 1, initial_arrays=ArrayRecord())
-    remarks = [message for message in caplog.messages if "sends smashed data" in message]
+    warnings = [message for message in caplog.messages if "sends smashed data" in message]
     warning = (
         f"client 2 sends smashed data more than 10 times {comparison} than the median client's: are"
     )
-    assert [message.startswith(warning) for message in remarks] == [True] * bool(comparison)
+    assert [message.startswith(warning) for message in warnings] == [True] * bool(comparison)
 
 
 @pytest.mark.parametrize(
@@ -90,13 +90,13 @@ def test_more_clients_left_over_than_one_a_step_are_named_though_one_was_told(
     unmixed: dict[int, int], warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One in each step is told before the first; more are so because clients leave."""
-    remarks = Remarks(Mixup(k=2))
-    remarks.on_leftover(3)
+    warnings = MixerWarnings(Mixup(k=2))
+    warnings.on_leftover(3)
     assert "in each step one is left over" in caplog.text
     tally = RoundTally(mixes=True)
     tally.steps = 2
     tally.unmixed.update(unmixed)
-    remarks.on_plans(1, tally, [0, 1, 2])
+    warnings.on_plans(1, tally, [0, 1, 2])
     assert ("left over when groups were formed, in 3 uploads in all" in caplog.text) == warned
     assert ("left over when groups were formed" in caplog.text) == warned
 
