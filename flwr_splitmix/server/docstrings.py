@@ -1,4 +1,4 @@
-"""The Parameters sections of strategies' docstrings, completed with what they inherit."""
+"""The Parameters sections of strategies' docstrings, completed with inherited parameters."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Who has last used an object in this process, such as a module given to two strategies."""
+"""The last user of an object in this process, such as of a module given to two strategies."""
 
 from __future__ import annotations
 
 import weakref
 
 _last_user: dict[int, object] = {}
-"""By the identity of a living object, who has used it last."""
+"""The last user of each living object, by the object's identity."""
 
 
 def note_use(used: object, user: object) -> None:
@@ -17,5 +17,5 @@ def note_use(used: object, user: object) -> None:
 
 
 def used_by_another(used: object, user: object) -> bool:
-    """Return whether an object was used, and last by another user."""
+    """Return whether an object has been used, and another user was the last."""
     return _last_user.get(id(used), user) is not user

@@ -45,10 +45,10 @@ def with_tickets(
     nodes
         Client index -> node id.
     ticket_of
-        Makes the round's ticket for the client, and what is said of its attempts, that it gets.
+        Makes the round's ticket from a client's index and its entries about earlier attempts.
     attempts
-        By a client's index, what its ticket says of earlier attempts, in which it may have sent
-        what it is asked for.
+        Returns, by a client's index, the ticket's entries about earlier attempts, in which it may
+        have sent what it is asked for.
     """
     client_of = {node: client for client, node in nodes.items()}
     for message in messages:

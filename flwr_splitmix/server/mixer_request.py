@@ -21,7 +21,7 @@ from flwr_splitmix.server.steps.part_count import PartsAsked
 
 @dataclass(frozen=True)
 class MixerRequest:
-    """What a strategy asks of a link's mixer in each of its runs.
+    """A strategy's request to a link's mixer, the same in each of its runs.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class MixerRequest:
     receive_account: Callable[[RunAccount], None] | None
 
     def make(self) -> None:
-        """Have the link ask this of its mixer in the run that begins."""
+        """Have the link send this request to its mixer in the run that begins."""
         self.link.request(self.mixing, self.receive_account)
 
 
@@ -115,7 +115,7 @@ def check_goes_elsewhere(
         ),
         (
             pace.skips,
-            "straggler is 'skip', and which client is late only the mixer knows; set straggler to "
+            "straggler is 'skip', and only the mixer knows which client is late; set straggler to "
             "'wait'",
         ),
         (
@@ -125,7 +125,7 @@ def check_goes_elsewhere(
         ),
         (
             pace.grouping != "random",
-            f"grouping is {pace.grouping!r}, and how fast a client is only the mixer knows; set "
+            f"grouping is {pace.grouping!r}, and only the mixer knows how fast a client is; set "
             "grouping to 'random'",
         ),
         (

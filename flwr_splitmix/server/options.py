@@ -107,7 +107,7 @@ def check_wait(name: str, seconds: object) -> None:
 def check_names(
     strategy: type, options: Mapping[str, object], elsewhere: Mapping[str, type]
 ) -> None:
-    """Raise TypeError if the options that a strategy passes on to the loop of rounds are not its.
+    """Raise TypeError for options passed on by a strategy that the loop of rounds does not have.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def _named(kind: type) -> set[str]:
 
 
 def _suggestion(name: str, allowed: Collection[str], elsewhere: Mapping[str, type]) -> str:
-    """Return where an option belongs, or which one has a similar name, in brackets, or ""."""
+    """Return, in brackets, where an option belongs or a similar name; "" if there is neither."""
     for called, kind in elsewhere.items():
         if any(name in _named(base) for base in kind.__mro__):
             return f" (it is an argument of {called})"
@@ -188,7 +188,7 @@ def check_parts(
     link: object,
     metrics: object,
 ) -> None:
-    """Raise TypeError if a part of a strategy is an object of another kind."""
+    """Raise TypeError if an argument for a part of a strategy is of another kind."""
     if aggregator is not None:
         needed = "a Flower strategy, such as FedAvg()"
         check_kind("aggregator", aggregator, flower.Strategy, needed)

@@ -23,7 +23,7 @@ from flwr_splitmix.values import check_kind, check_truth
 
 @dataclass(frozen=True, kw_only=True)
 class MixingSetup:
-    """A strategy's mixer with its noise, and the ledger that is kept of the noise, if there is any.
+    """A strategy's mixer with its noise, and the ledger of the noise, if there is any.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class MixingSetup:
             If mixer or noise is an object of another kind.
         ValueError
             If noise is given twice, or the mixer takes none, or an option of the ledger is outside
-            its range, also if there is no noise.
+            its range, even without noise.
         """
         mixer, noise = _apart(mixer, noise)
         check_delta(delta)
@@ -78,7 +78,7 @@ class MixingSetup:
         return cls(mixer=noisy, ledger=ledger)
 
     def check_noise(self, strategy: type, *, needed: bool, multi_label: bool) -> None:
-        """Raise ValueError if there is no noise that is `needed`, or noise on several labels."""
+        """Raise ValueError if `needed` noise is missing, or if there is noise on several labels."""
         noise = self.mixer.noise if isinstance(self.mixer, Noisy) else None
         if needed and noise is None:
             raise ValueError(
@@ -103,7 +103,7 @@ class MixingSetup:
 def _apart(
     mixer: Mixer | None, noise: GaussianNoise | None
 ) -> tuple[Mixer | None, GaussianNoise | None]:
-    """Return mixer and noise apart: `Noisy` around all others is the same as `noise`.
+    """Return mixer and noise separately: `Noisy` around all others is the same as `noise`.
 
     Raises
     ------

@@ -342,7 +342,7 @@ def test_scores_that_count_something_else_than_examples_are_told_so(
     assert strategy.rows[0]["accuracy"] is not None
     warning = (
         "the evaluation continued without client 1: its scores count 48 examples, its federated "
-        "test data are 8: `add` must add the length of the batch to `examples`, and may count pixels, "
-        "tokens or labels under another name"
+        "test data are 8: `add` must add the length of the batch to `examples`, and may count "
+        "pixels, tokens or labels under another name"
     )
     assert warning in caplog.messages

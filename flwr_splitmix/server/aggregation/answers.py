@@ -1,4 +1,4 @@
-"""Checks of what the methods of a Flower strategy return, an aggregator's or an overridden one."""
+"""Checks of the values that methods of a Flower strategy, own ones too, return."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def messages_of(returned: object, strategy: flower.Strategy, method: str) -> lis
 
 
 def _addressee(message: Message) -> str:
-    """Return the client that a message is for; without a ticket, which says it, its node."""
+    """Return the client that a message is for, from its ticket; without one, its node."""
     ticket = message.content.config_records.get(RECORD)
     node, client = message.metadata.dst_node_id, None if ticket is None else ticket.get("client")
     return f"client {client}" if isinstance(client, int) else f"node {node}"
@@ -62,7 +62,7 @@ def training_messages_of(
     Raises
     ------
     AggregatorError
-        As `messages_of`, or if it returned none.
+        As for `messages_of`, or if it returned none.
     """
     messages = messages_of(returned, strategy, "configure_train")
     if not messages:
@@ -88,7 +88,7 @@ def aggregated(
         A lower segment as clients sent it. The arrays must have its names, shapes and kinds of
         numbers, but that averages of whole numbers may have fractions; they get its dtypes.
     once
-        What the log has said: that a class returns narrower numbers is said once.
+        The warnings logged so far: that a class returns narrower numbers is logged once.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def aggregated(
 def check_finite(
     arrays: Mapping[str, Array], strategy: flower.Strategy, *finite_in: Mapping[str, Array]
 ) -> None:
-    """Refuse NaN and infinite numbers that only the aggregation can have made.
+    """Raise an error for NaN and infinite numbers that only the aggregation can have made.
 
     Parameters
     ----------

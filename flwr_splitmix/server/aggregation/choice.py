@@ -27,7 +27,7 @@ _REFUSED: dict[str, str] = {
 }
 
 _CONFIGURED = {getattr(flower, name).configure_train for name in get_args(AggregatorName)}
-"""Flower's own methods; they differ in what they record of a round before drawing its nodes."""
+"""Flower's own methods; they differ in what they record about a round before drawing its nodes."""
 
 ROBUST = (
     flower.FedMedian,
@@ -117,7 +117,7 @@ def warn_of_minima(strategy: flower.Strategy | None, min_nodes: int, option: str
     Parameters
     ----------
     option
-        What the user calls `min_nodes`.
+        The name of `min_nodes` for the user.
     """
     for aggregator in _sampling_as_flower(strategy):
         needed = max(getattr(aggregator, key, 0) for key in _MINIMA)
@@ -133,13 +133,13 @@ def warn_of_minima(strategy: flower.Strategy | None, min_nodes: int, option: str
 
 
 def check_works_without_grid(strategy: flower.Strategy | None, clients: int) -> None:
-    """Reject what `fit` cannot do with so many clients, and a Flower run can.
+    """Reject a strategy that `fit`, unlike a Flower run, cannot have with so many clients.
 
     Raises
     ------
     AggregatorError
         If the strategy has a `configure_train` other than Flower's, which may need a Flower run,
-        waits for more nodes than there are, or draws them.
+        waits for more nodes than there are, or draws nodes.
     """
     check_enough_nodes(strategy, clients)
     check_draws_no_nodes(strategy)

@@ -1,4 +1,4 @@
-"""The numbers that an aggregator is given, apart from those that it makes of them in a run."""
+"""The numbers given to an aggregator, told apart from those that it changes in a run."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from flwr_splitmix.server.aggregation.state import FLOAT, RefusedStateError
 log = logging.getLogger("flwr.splitmix")
 
 _BEGAN = ".float.began"
-"""End of a tensor's name: the number given when the run last began or went on; empty if none."""
+"""End of a tensor's name: the number given at the last start or resumption; empty if none."""
 
 
 class GivenNumbers:
     """Knows what an aggregator was given, so that a resumed run is not reverted to other options.
 
     A float of a Flower strategy may be an option, such as FedAdam's `eta`, or change from round to
-    round, such as an adaptive clipping norm. Checkpoints have each as it is, and as it was given
-    when the run last began or went on. A resumed run that gives the aggregator the same goes on
-    with what was kept; of what was changed, with what is given now.
+    round, such as an adaptive clipping norm. Checkpoints have the present value of each, and the
+    value given when the run last began or was resumed. If a resumed run is given the latter again,
+    it continues with the value in the checkpoint, otherwise with the value given now.
 
     Parameters
     ----------
     strategy
-        The aggregator, whose attributes count, with those of strategies that it wraps.
+        The aggregator; its attributes count, and those of strategies that it wraps.
     """
 
     def __init__(self, strategy: flower.Strategy | None) -> None:
@@ -44,7 +44,7 @@ class GivenNumbers:
         return {} if self._strategy is None else dict(_numbers_of(self._strategy))
 
     def begin(self) -> None:
-        """Begin a run: what differs from what the aggregator left has been given to it since."""
+        """Begin a run: values that the aggregator did not leave have been given to it since."""
         numbers, given = self._numbers, dict(self._given)
         for path in {*numbers, *self._last_numbers}:
             if not _same(numbers.get(path), self._last_numbers.get(path)):
@@ -61,7 +61,7 @@ class GivenNumbers:
             self._last_numbers = self._numbers
 
     def with_beginnings(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what `state_of` returned, and of each float in it what it was given as."""
+        """Return what `state_of` returned, and for each float in it the value that was given."""
         began = {}
         for path in _floats_in(tensors):
             number = self._given.get(path)
@@ -72,29 +72,29 @@ class GivenNumbers:
     def to_restore(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what `restore_state` should restore of what `with_beginnings` returned.
 
-        An argument, or an attribute of the class, that was given another value than the last time,
-        and than it has come to, is not among it; or with the given value, if the aggregator has
-        changed that since. Other floats, which may be drawn or read from a clock, are. A warning
-        names it.
+        An argument, or an attribute of the class, that is now given a value other than the last
+        given one and the present one is left out; or has the given value, if the aggregator has
+        changed it since. Other floats, which may be drawn or read from a clock, are restored. A
+        warning names each.
 
         Raises
         ------
         RefusedStateError
-            If it is not said what a float was given as.
+            If the value that was given for a float is missing.
         """
         chosen = {name: t for name, t in tensors.items() if not name.endswith(_BEGAN)}
         for path in _floats_in(tensors):
             checkpointed, given = float(tensors[path + FLOAT]), self._given.get(path)
             if path + _BEGAN not in tensors:
                 raise RefusedStateError(
-                    f"the checkpoint does not say as what {self._name(path)} was given"
+                    f"the checkpoint lacks the value that {self._name(path)} was given"
                 )
             began = next(iter(tensors[path + _BEGAN].tolist()), None)
             if _same(given, began) or _same(given, checkpointed):
                 continue
             if not _is_option(self._strategy, path):
                 log.warning(
-                    "the aggregator goes on with %s = %s, as its checkpoint has it, not with %s as "
+                    "the aggregator continues with %s = %s, as its checkpoint has it, not with %s as "
                     "given now: only arguments and attributes of the class can be changed in a "
                     "run; to change this, start a new run",
                     self._name(path),
@@ -106,11 +106,11 @@ class GivenNumbers:
             if given is not None and not _same(given, self._last_numbers.get(path)):
                 chosen[path + FLOAT] = torch.tensor(given, dtype=torch.float64)
             log.warning(
-                "the aggregator goes on with %s = %s, as given now; the run began with %s%s",
+                "the aggregator continues with %s = %s, as given now; the run began with %s%s",
                 self._name(path),
                 _in_words(given),
                 _in_words(began),
-                "" if _same(checkpointed, began) else f" and had come to {_in_words(checkpointed)}",
+                "" if _same(checkpointed, began) else f" and had reached {_in_words(checkpointed)}",
             )
         return chosen
 

@@ -61,7 +61,7 @@ PREFIX = "aggregator"
 _log = logging.getLogger("flwr.splitmix")
 
 _SERVER_OPTIMIZERS = (flower.FedAvgM, flower.FedAdagrad, flower.FedAdam, flower.FedYogi)
-"""Strategies whose result may lie far outside what the clients sent."""
+"""Strategies whose result may lie far outside the range of what the clients sent."""
 
 
 _BOUNDING = (
@@ -84,7 +84,7 @@ class LowerAggregator:
     Attributes
     ----------
     once
-        What the log has said of the strategy.
+        The warnings that have been logged about the strategy.
 
     Raises
     ------
@@ -106,11 +106,11 @@ class LowerAggregator:
         self._has_aggregated = False
         self._numbers.begin()
         for strategy in with_wrapped(self.strategy):
-            if isinstance(strategy, flower.FedAvgM):  # else its first step is one to this run
+            if isinstance(strategy, flower.FedAvgM):  # otherwise its first step would start from another run
                 strategy.current_arrays = None
 
     def warn_if_shared(self) -> None:
-        """Log, once, if the strategy goes on from what it did within another one of ours."""
+        """Log, once, if the strategy continues from its state in another strategy of ours."""
         if self.strategy is None or "shared" in self.once:
             return
         if warn_of_use(self.strategy, self._use):
@@ -173,7 +173,7 @@ class LowerAggregator:
         if key not in names:
             raise AggregatorError(
                 f"{type(self.strategy).__name__} sends the ArrayRecords {', '.join(names)}, and "
-                f"none is {key!r}, its arrayrecord_key, so that clients cannot tell which is the "
+                f"none is {key!r}, its arrayrecord_key, so that clients cannot know which is the "
                 "lower segment"
             )
         return RecordDict({key: content[key], **dict(content.items())})
@@ -247,7 +247,7 @@ class LowerAggregator:
         return with_whole_numbers(in_dtypes_of(like, tensors), whole), metrics
 
     def _arrays_before(self, server_round: int, replies: int) -> ArrayRecord:
-        """Return the arrays that a round began with, of whose replies the strategy made nothing."""
+        """Return the arrays that a round began with, if the strategy made nothing of its replies."""
         name, clients = type(self.strategy).__name__, counted(replies, "client")
         may_recover = self._has_aggregated or replies < self._num_asked
         if not (may_recover and self._current):
@@ -265,7 +265,7 @@ class LowerAggregator:
         return self._current
 
     def _warn_of_wrapped_optimizer(self, reply: Message) -> None:
-        """Say once if a server optimizer within another strategy steps on statistics, too.
+        """Warn once if a server optimizer within another strategy steps on statistics, too.
 
         What the outer strategy makes of them, such as noise, must not be undone by averaging.
         """
@@ -296,7 +296,7 @@ class LowerAggregator:
     def state(self) -> dict[str, Tensor]:
         """Return what the strategy and those it wraps keep; see `state_of` and `GivenNumbers`.
 
-        The log says, once, what cannot be kept.
+        What cannot be kept is logged once.
         """
         if self.strategy is None:
             return {}

@@ -68,7 +68,7 @@ def whole_numbers(
     Parameters
     ----------
     known
-        What the round began with, if only such values are kept as equal those; None keeps all.
+        The arrays that the round began with, if only values equal to those are kept; None keeps all.
     """
     segments = [_arrays(reply) for reply in replies]
     whole = {}
@@ -88,7 +88,7 @@ def _inexact(values: NDArray[Any]) -> bool:
 
 
 def warn_of_inexact(whole: Mapping[str, WholeNumbers]) -> bool:
-    """Say which whole numbers are too large for an exact average; return whether any are."""
+    """Warn of whole numbers too large for an exact average; return whether there are any."""
     names = [repr(name) for name, numbers in whole.items() if numbers.inexact]
     if names:
         log.warning(
@@ -105,8 +105,8 @@ def means_of_measured(
 ) -> dict[str, Array]:
     """Return the weighted means of arrays that are not weights; `whole` names the integers.
 
-    There are none if clients do not report weights of which a mean can be: an aggregator that
-    weights by them refuses them, too.
+    There are none if clients report weights that allow no mean: an aggregator that weights by
+    them refuses them, too.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def unchanged(replies: Sequence[Message], known: Mapping[str, Array]) -> dict[st
     """Return the arrays with which a round began and which all clients sent back bit for bit.
 
     Frozen weights and constants are such. Their average is rounded, and a server optimizer that
-    divides by small squared steps makes much of it.
+    divides by small squared steps magnifies the error.
     """
     segments = [_arrays(reply) for reply in replies]
     return {

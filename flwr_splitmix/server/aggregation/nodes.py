@@ -9,7 +9,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 WAIT_SECONDS = 60.0
-"""How long an aggregator may keep asking for nodes: their number does not grow."""
+"""Time for which an aggregator may keep asking for nodes: their number does not grow."""
 
 
 class AggregatorError(ValueError):

@@ -21,7 +21,7 @@ _KEEPS_NOTHING = (
 
 
 def warn_of_use(aggregator: flower.Strategy, owner: object) -> bool:
-    """Log if a Flower strategy that keeps something has aggregated for another owner last."""
+    """Log if a Flower strategy that keeps a state has aggregated for another owner last."""
     keeps_nothing = all(type(strategy) in _KEEPS_NOTHING for strategy in with_wrapped(aggregator))
     if keeps_nothing or not used_by_another(aggregator, owner):
         return False

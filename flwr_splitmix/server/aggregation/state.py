@@ -1,4 +1,4 @@
-"""What a Flower strategy keeps from round to round, as tensors for a checkpoint."""
+"""A Flower strategy's state from round to round, as tensors for a checkpoint."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def restore_state(strategy: flower.Strategy, tensors: Mapping[str, Tensor]) -> N
     ------
     RefusedStateError
         If an attribute does not take its state, or has none in the checkpoint; the message names
-        it.
+        the attribute.
     """
     by_attribute: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""Checks of what central evaluation is made of, in words and as early as possible."""
+"""Checks of the arguments of central evaluation, as early as possible."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from flwr_splitmix.server.segments.upper import TrainedUpper
 
 
 def check_central(upper: Any, lower: Any, data: Any) -> None:
-    """Refuse arguments of `central_evaluation` that cannot be evaluated together.
+    """Raise an error for arguments of `central_evaluation` that do not fit together.
 
     Raises
     ------
     TypeError
-        If one is of another kind, with its name and what is needed.
+        If one is of another kind; the message has its name and the expected kind.
     ValueError
-        If `lower` shares weights or buffers with `upper`: what is loaded into it would replace
+        If `lower` shares weights or buffers with `upper`: weights loaded into it would replace
         the upper segment's.
     """
     if not isinstance(upper, TrainedUpper):
@@ -51,7 +51,7 @@ def check_central(upper: Any, lower: Any, data: Any) -> None:
 def loaded(lower: nn.Module, arrays: ArrayRecord) -> Iterator[None]:
     """Give a lower segment the clients' weights within the block, and its own back afterwards.
 
-    It may be a client's own, which is to go on with what it has learned.
+    It may be a client's own, which must keep what it has learned.
 
     Raises
     ------

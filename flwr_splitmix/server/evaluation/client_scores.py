@@ -19,19 +19,19 @@ def combine(
 ) -> dict[str, float]:
     """Return the scores of all clients together, by name; "accuracy" and "loss" among them.
 
-    Each is the mean over the clients that have it, weighted; but for the perplexity of the loss,
+    Each is the weighted mean over the clients that have it, except for the perplexity of the loss,
     which is that of the mean loss. A score is left out if fewer than half of the clients have it,
-    or only one of several. A warning says how many have it, if not all do.
+    or only one of several. If not all have it, a warning gives their number.
 
     Parameters
     ----------
     weights
         By client index, the number of its examples that count.
     told
-        What the run was warned of before; added to.
+        Scores that a warning has named before; added to.
     """
     counts = Counter(name for read in scored.values() for name in read.scores)
-    # One client of several adds no column; "accuracy" and "loss" are told by all.
+    # One client of several adds no column; all report "accuracy" and "loss".
     least = max(min(2, len(scored)), len(scored) / 2)
     means = {name: _mean(name, scored, weights) for name in sorted(counts) if counts[name] >= least}
     _warn_of_few(counts, len(scored), means, told)

@@ -32,7 +32,7 @@ _UNCALLED = {
 
 
 def check_evaluate_fn(evaluate_fn: object) -> None:
-    """Refuse, before the first round, what cannot be called with a round and its arrays.
+    """Raise an error, before the first round, unless the rounds can call it.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def warn_of_initial_weights(strategy: str) -> None:
 
 
 def warn_of_uncalled(strategy: flower.Strategy, aggregator: flower.Strategy | None) -> None:
-    """Log which of them have methods of the user's own that nothing calls."""
+    """Log the user's own methods of strategy and aggregator that nothing calls."""
     for owner in (strategy, *with_wrapped(aggregator)):
         kind = type(owner)
         for name, why in _UNCALLED.items():
@@ -109,8 +109,8 @@ def evaluate_model(
 
     Returns
     -------
-    The central evaluation, or else the one over the link, or else None. If there are both, accuracy
-    and loss of the latter are further scores of the former, named after its kind.
+    The central evaluation, otherwise the one over the link, otherwise None. If there are both,
+    accuracy and loss of the latter are further scores of the former, named after its kind.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What both shapes share in evaluation over the link: sizes, batches, metrics."""
+"""Common parts of both shapes' evaluation over the link: sizes, batches, metrics."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Kind = Literal["federated", "benchmark"]
 """Each client's own test split, weighted by its size; or the common public test set."""
 
 Evaluation = Literal["none", "federated", "benchmark"]
-"""What a strategy evaluates over the link; central evaluation is an `evaluate_fn`."""
+"""The kind of a strategy's evaluation over the link; central evaluation is an `evaluate_fn`."""
 
 MAX_TESTS = 1_000_000
 """Most test examples that a client is asked for, however many it reports."""
 
 
 def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> dict[int, int]:
-    """Return how many test examples each client is asked for that reports any.
+    """Return the number of test examples to ask of each client that reports any.
 
     Numbers are capped at `MAX_TESTS`, and relative to the other clients' (`cap_at_median`). A
-    warning says if no client has any, or if benchmark sets differ in size.
+    warning is logged if no client has any, or if benchmark sets differ in size.
 
     Parameters
     ----------

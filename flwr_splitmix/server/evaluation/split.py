@@ -26,9 +26,9 @@ from flwr_splitmix.server.segments.upper import TrainedUpper
 log = logging.getLogger("flwr.splitmix")
 
 AT_ONCE = 2**27
-"""Numbers of smashed data that are held at once, 512 MiB of float32; more if a training step does.
+"""Most numbers of smashed data held at once, 512 MiB of float32; more if a training step does.
 
-Clients whose test batches would be more are asked one group after another.
+Clients whose test batches together have more are asked one group after another.
 """
 
 

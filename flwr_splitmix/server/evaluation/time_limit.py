@@ -1,4 +1,4 @@
-"""A time limit on what clients do besides training: evaluation, and calibration before it."""
+"""A time limit on clients' work besides training: evaluation, and calibration before it."""
 
 from __future__ import annotations
 

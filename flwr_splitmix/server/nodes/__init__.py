@@ -1,1 +1,1 @@
-"""Which nodes take part in a run: who is drawn, who has no data, how many there are."""
+"""The nodes of a run: which are drawn, which have no data, how many there are."""

@@ -1,4 +1,4 @@
-"""The nodes that a run was begun with: one that goes on needs the same kind, and as many."""
+"""The nodes that a run was begun with: a resumed one needs the same kind, and as many."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Federation:
     """Compares the virtual nodes of a simulation with those of the rounds before.
 
     A virtual node's data depend on how many there are, and SuperNodes have data of their own: a
-    run that went on with others would train, and account for, other data under the same names.
+    run resumed with others would train, and account for, other data under the same names.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Federation:
         self._before, self._now = meta.get(_KEY), None
 
     def state(self) -> dict[str, int]:
-        """Return the plain values that a checkpoint keeps: none of clients in this process."""
+        """Return the plain values that a checkpoint keeps; none for clients in this process."""
         return {} if self._now is None else {_KEY: self._now}
 
     def check(self, virtual_nodes: int | None, run: str) -> None:
@@ -52,7 +52,7 @@ class Federation:
             return
         began = _named(self._before or 0)
         if not virtual_nodes or not self._before:
-            remedy = "go on where it was begun, or start a new run (or give the run-dir of yours)"
+            remedy = "resume it where it was begun, or start a new run (or give the run-dir of yours)"
         else:
             remedy = (
                 f"their data would be divided anew: give --nodes {self._before} (splitmix run) or "

@@ -1,4 +1,4 @@
-"""The clients of a run: who is drawn for a round, who has no data, who has trained."""
+"""The clients of a run: which are drawn for a round, have no data, and have trained."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class DrawAgainError(LinkError):
 
 
 class Participants:
-    """Draws the clients of a run's rounds and remembers what became of them.
+    """Draws the clients of a run's rounds and remembers which of them finished.
 
     Attributes
     ----------
     last_trained_round
         By client index, the last round that the client finished.
     partitions
-        By client index, into how many parts the data are divided, as far as nodes said; 0 once
-        a client's node has said different numbers.
+        By client index, the number of parts of the data, as far as reported by nodes; 0 once a
+        client's node has reported different numbers.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class Participants:
         return {client: directory[client] for client in drawn}
 
     def _note_partitions(self, reported: Mapping[int, int]) -> None:
-        """Note into how many parts nodes say that the data are divided; warn of changes."""
+        """Note the number of parts of the data that nodes report; warn of changes."""
         recorded = {
             client: self.partitions.setdefault(client, parts) for client, parts in reported.items()
         }
@@ -136,7 +136,7 @@ class Participants:
         )
 
     def forget_draw(self) -> None:
-        """Forget the last draw, before a hook says whom to ask.
+        """Forget the last draw, before a hook chooses clients.
 
         So clients that an overridden hook has chosen itself are not drawn again.
         """
@@ -148,12 +148,12 @@ class Participants:
         Parameters
         ----------
         what
-            For messages: what they were drawn for, such as "round 3".
+            The purpose of the draw, for messages, such as "round 3".
 
         Raises
         ------
         DrawAgainError
-            If that is so; those without data are then known.
+            If they are to be drawn again; those without data are then known.
         """
         if len(clients.nodes) >= min_nodes or not self._undrawn:
             return
@@ -166,12 +166,12 @@ class Participants:
         raise DrawAgainError(f"{what}: too few clients have data")
 
     def finish_round(self, clients: Clients) -> dict[int, str]:
-        """Note who has finished a round; return why others failed, if not for lack of data."""
+        """Note the clients that have finished a round; return why others failed, but for lack of data."""
         self.last_trained_round.update(dict.fromkeys(clients.nodes, clients.server_round))
         return self._without_data.failures(clients.failures, clients.descriptions)
 
     def finish_evaluation(self, clients: Clients) -> None:
-        """Note who of an evaluation has no data, and need not be drawn again."""
+        """Note the clients of an evaluation without data, which need not be drawn again."""
         self._without_data.failures(clients.failures, clients.descriptions)
 
     @property

@@ -18,7 +18,7 @@ _KEY = "without-data"
 class WithoutData:
     """Keeps track of the clients that reported to have no training data.
 
-    They are no longer drawn, also when the run is resumed.
+    They are no longer drawn, even when the run is resumed.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class WithoutData:
         Parameters
         ----------
         attached
-            Clients that took part in the round: they had data, whatever they say now.
+            Clients that took part in the round: they had data, whatever they report now.
         """
         without = {
             client

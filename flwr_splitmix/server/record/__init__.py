@@ -1,1 +1,1 @@
-"""The record of a run: its directory, metrics, checkpoints and summary, and how a run goes on."""
+"""The record of a run: its directory, metrics, checkpoints and summary, and resumption."""

@@ -1,4 +1,4 @@
-"""Writes of a run's checkpoints, also to a disk that is full."""
+"""Writes of a run's checkpoints, even if the disk is full."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CheckpointWrites:
     Parameters
     ----------
     folder
-        Where to; it has a run whenever something is saved.
+        The destination; it has a run whenever something is saved.
     """
 
     def __init__(self, folder: RunFolder) -> None:

@@ -49,7 +49,7 @@ def method_of(strategy: object, aggregator: LowerAggregator) -> str:
 
 
 def facts_of(seed: int, clients: int | None) -> dict[str, Any]:
-    """Return what else should be equal when a run goes on, as plain values of a checkpoint.
+    """Return further facts that should be equal when a run is resumed, as plain values.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def pack(
     ValueError
         If the server's state has a name that is in use.
     """
-    # Where it is not averaged, nobody should take it for one that has been trained.
+    # Where it is not averaged, it must not be taken for one that has been trained.
     prefix = LOWER if aggregator.averages else INITIAL
     lower = {f"{prefix}.{name}": tensor for name, tensor in to_tensors(arrays).items()}
     tensors = {**lower, **aggregator.state()}
@@ -121,7 +121,7 @@ def newest_checkpoint(run: Run, every: int) -> Checkpoint | None:
     if run.status == "finished" or rounds > every:
         raise RunError(
             f"run {run.id} has finished {counted(rounds, 'round')}, but "
-            f"{run.path / 'checkpoints'} has no checkpoint to go on from: restore one, or start a "
+            f"{run.path / 'checkpoints'} has no checkpoint to resume from: restore one, or start a "
             "new run (without its metrics and its summary this one begins anew)"
         )
     return None
@@ -129,9 +129,9 @@ def newest_checkpoint(run: Run, every: int) -> Checkpoint | None:
 
 @contextmanager
 def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, Any]) -> Iterator[None]:
-    """Refuse a checkpoint of another run, and say so if the server cannot be restored from it.
+    """Refuse a checkpoint of another run, or one from which the server cannot be restored.
 
-    Another number of clients is warned of, and so are other options of a mixer or a hiding.
+    Another number of clients, and other options of a mixer or a hiding, cause a warning.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, Any]) -> 
     Raises
     ------
     RunError
-        If the checkpoint is in another form than `pack` writes, or of another strategy,
+        If the checkpoint is in another form than `pack` writes, or belongs to another strategy,
         aggregator, seed, mixer, hiding, model or optimizer.
     """
     of = _of(checkpoint)
@@ -150,13 +150,13 @@ def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, Any]) -> 
     began = checkpoint.meta[_METHOD]
     if began != method:
         raise RunError(
-            f"{of} is of {began}, and {method} cannot go on from it: resume with the strategy and "
+            f"{of} is from {began}, and {method} cannot resume from it: resume with the strategy and "
             "the aggregator that the run began with, or start a new run"
         )
     checkpoint_facts = {name: checkpoint.meta.get(name, value) for name, value in facts.items()}
     if (seed := checkpoint_facts[_SEED]) != facts[_SEED]:
         raise RunError(
-            f"{of} is of seed {seed}, and here it is {facts[_SEED]}: resume with the seed that the "
+            f"{of} has seed {seed}, and here it is {facts[_SEED]}: resume with the seed that the "
             "run began with, or start a new run"
         )
     if (clients := checkpoint_facts.get(_CLIENTS)) != facts.get(_CLIENTS):
@@ -210,12 +210,12 @@ def unpack(
 def notify_of_missed(
     checkpoint: Checkpoint, audience: Audience, begun: Sequence[Begun], unfinished: Collection[int]
 ) -> None:
-    """Tell observers of the finished rounds for which the checkpoint has no state of theirs.
+    """Notify observers of finished rounds for which the checkpoint lacks their state.
 
     Parameters
     ----------
     begun
-        What the run has recorded of the beginnings of its rounds and evaluations.
+        The recorded beginnings of the run's rounds and evaluations.
     unfinished
         Clients that have begun rounds which they did not finish.
     """
@@ -237,13 +237,13 @@ def _taking(checkpoint: Checkpoint, observer: Observer) -> Iterator[None]:
     except (LookupError, TypeError, ValueError) as error:
         why = " ".join(str(error).split())[:300]
         raise RunError(
-            f"{_of(checkpoint)} has a state that {type(observer).__name__} cannot go on from "
+            f"{_of(checkpoint)} has a state that {type(observer).__name__} cannot resume from "
             f"({why}): resume with the options that the run began with, or start a new run"
         ) from error
 
 
 def _check_form(checkpoint: Checkpoint) -> None:
-    """Raise RunError if a checkpoint lacks what every one has that `pack` has made."""
+    """Raise RunError if a checkpoint lacks values that `pack` always writes."""
     lacks = sorted(_NEEDED - checkpoint.meta.keys())
     for entry in checkpoint.meta.get(_OBSERVERS, ()):
         lacks += sorted(_ENTRY - entry.keys())

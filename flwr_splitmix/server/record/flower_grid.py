@@ -1,4 +1,4 @@
-"""What a grid says of the Flower run that a strategy is started in."""
+"""Facts from a grid about the Flower run that a strategy is started in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("flwr.splitmix")
 
 
 _NOT_TRAINED = ABOUT_RESUMING | {"num-server-rounds"}
-"""Keys that change nothing in a client: which run is resumed, and up to which round."""
+"""Keys that change nothing in a client: the run to resume, and its number of rounds."""
 
 
 def id_of(grid: Grid | None) -> int | None:
@@ -34,12 +34,12 @@ def given_to(grid: Grid | None) -> Mapping[str, Any]:
 
 
 def warn_of_other_values(run: Run, given: Mapping[str, Any]) -> None:
-    """Log which keys given now are not what the clients of a resumed run are built from.
+    """Log the keys whose present values differ from those that clients are built from.
 
     Parameters
     ----------
     given
-        See `given_to`. Keys that the run's configuration lacks are clients' and server's alike.
+        See `given_to`. Keys that the run's configuration lacks reach clients and server alike.
     """
     config = run.config
     if named := ", ".join(

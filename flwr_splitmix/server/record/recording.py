@@ -1,4 +1,4 @@
-"""What a strategy's shape tells the record of its runs."""
+"""Facts about a strategy's shape for the records of its runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Recording:
-    """What is the same for all runs of a strategy, and known once its options are.
+    """Facts that are the same for all runs of a strategy and follow from its options.
 
     Parameters
     ----------
@@ -16,7 +16,7 @@ class Recording:
     mixtures
         Whether the ledger at the server counts mixtures, not each upload.
     protection
-        What stands for the mixer and the noise of what is sent; see `UnfinishedRounds`.
+        A digest of the mixer and the noise of uploads; see `UnfinishedRounds`.
     """
 
     labels: int = 1

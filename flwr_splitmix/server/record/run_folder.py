@@ -13,7 +13,7 @@ log = logging.getLogger("flwr.splitmix")
 
 
 class RunFolder:
-    """A run's directory: tries to write there, and says what could not be written.
+    """A run's directory: tries to write there, and warns of what could not be written.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class RunFolder:
             )
 
     def attempt(self, what: str, write: Callable[[Run], Any]) -> bool:
-        """Write, and return whether that succeeded; a warning says what could not be written."""
+        """Write, and return whether that succeeded; warn if it did not."""
         assert self.run is not None
         if self.run.config_file.removed:
             return False  # writing would bring back a part of its folder
@@ -81,7 +81,7 @@ class RunFolder:
 
 @contextmanager
 def needed(message: Callable[[str], str]) -> Iterator[None]:
-    """Write within a `with` block what the run cannot do without.
+    """Turn a failed write within a `with` block, which the run needs, into a RunError.
 
     Parameters
     ----------

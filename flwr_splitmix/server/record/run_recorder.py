@@ -1,4 +1,4 @@
-"""The files of a run: how it begins and goes on, its rounds, checkpoints and summary."""
+"""The files of a run: its beginning or resumption, rounds, checkpoints and summary."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class RunRecorder:
         too, and survive any end of the process (a signal, `flwr stop`, a crash), but not a power
         loss.
     records
-        What is written.
+        The records that are written.
 
     Attributes
     ----------
     folder, start, checkpoints
-        The run's directory, how it is taken up, and its checkpoints.
+        The run's directory, its beginning or resumption, and its checkpoints.
     """
 
     def __init__(self, run: Run | None, checkpoint_every: int, records: RunRecords) -> None:
@@ -98,7 +98,7 @@ class RunRecorder:
         return None
 
     def go_on(self, checkpoint: Checkpoint, num_rounds: int) -> None:
-        """Continue the run after a checkpoint that was restored; what came after it is discarded.
+        """Continue the run after a checkpoint that was restored; discard everything after it.
 
         Parameters
         ----------
@@ -148,14 +148,14 @@ class RunRecorder:
         Parameters
         ----------
         steps
-            Most batches that training asks a client for; None if that is not known. Of a round
+            Most batches that training asks a client for; None if not known. Of a round
             without noise it is not recorded: if it is repeated with noise, after an interruption,
             the noise does not pay for what was sent the first time.
 
         Raises
         ------
         RunError
-            If the run's folder has been removed. Also if it cannot be recorded, but is `required`:
+            If the run's folder has been removed, or if it cannot be recorded, but is `required`:
             unrecorded uploads would be free when they are repeated.
         """
         self.folder.check_there()
@@ -164,7 +164,7 @@ class RunRecorder:
             self._records.clock.begin_round()
             if required and steps is None and self._once.add("unknown steps"):
                 log.warning(
-                    "the strategy does not say how many steps a round has, so whoever does not "
+                    "the strategy does not give a round's number of steps, so a client that does not "
                     "finish one has no epsilon any more: let its `agree` return the number"
                 )
         if self.run is None:

@@ -32,23 +32,23 @@ _SECONDS = "wall_s"
 
 
 class RunRecords:
-    """What is known of a run, with or without a directory that it is written to.
+    """The records of a run, with or without a directory that they are written to.
 
     Parameters
     ----------
     metrics
         Makes the rows; None makes the standard rows.
     recording
-        What the strategy's shape tells.
+        Facts about the strategy's shape.
 
     Attributes
     ----------
     clients, exchanges
         Times of the clients and kinds of exchanges, as observers count them.
     unfinished
-        What clients began and did not finish; an observer.
+        The rounds that clients began and did not finish; an observer.
     reported_epsilons
-        What clients report to have spent; an observer.
+        The epsilons that clients report; an observer.
     clock
         The time that the run takes.
     """
@@ -106,17 +106,17 @@ class RunRecords:
 
     @property
     def to_keep(self) -> dict[str, Any]:
-        """What every checkpoint says of the run so far."""
+        """Values for every checkpoint of the run."""
         return {_SECONDS: self.clock.seconds}
 
     @property
     def to_keep_of_lost(self) -> dict[str, Any]:
-        """What the checkpoint after a last round that was lost says."""
+        """Values for the checkpoint after a last round that was lost."""
         return {_EVALUATED: self._evaluated, **self.to_keep}
 
     @property
     def of_clients(self) -> dict[str, Any]:
-        """What a run's directory says of its clients and messages, as JSON values."""
+        """Facts for a run's directory about its clients and messages, as JSON values."""
         return {"clients": self.clients.state(), "messages": self.exchanges.state()}
 
     def end_round(self, event: RoundDone) -> None:

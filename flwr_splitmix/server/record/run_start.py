@@ -1,4 +1,4 @@
-"""How a run's directory is taken up: its lock, its configuration, what a resumption discards."""
+"""The start of a run in its directory: lock, configuration, what a resumption discards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flwr_splitmix.server.record.run_folder import RunFolder, needed
 
 
 class RunStart:
-    """Locks a run's directory, and writes there that the run goes on.
+    """Locks a run's directory, and writes there that the run is resumed.
 
     A run that is resumed is left as it was until clients are admitted to its next round, so that
     one that is refused, or interrupted before, loses nothing.
@@ -28,7 +28,7 @@ class RunStart:
     Attributes
     ----------
     config
-        The configuration of the run, once it has begun or goes on.
+        The configuration of the run, once it has begun or is resumed.
     resumed_config
         JSON of the configuration that a resumed run was started with; "" for a new run.
     """
@@ -38,7 +38,7 @@ class RunStart:
         self.config: Mapping[str, Any] = {}
         self.resumed_config = ""
         self._start: tuple[int, int] | None = None
-        """Rounds of the whole run (0: as configured), and those kept; None once it goes on."""
+        """Rounds of the whole run (0: as configured), and those kept; None once it has resumed."""
 
     @contextmanager
     def held(self, flower_run: int | None) -> Iterator[None]:
@@ -72,11 +72,11 @@ class RunStart:
                 raise
 
     def take_config(self, run: Run) -> None:
-        """Have observers told the configuration of a new run, with which clients begin anyway."""
+        """Give observers the configuration of a new run, with which clients begin anyway."""
         self.config = run.config
 
     def keep_config(self, run: Run, num_rounds: int, kept: int) -> None:
-        """Have clients, too, go on with the configuration that the run was started with.
+        """Have clients, too, continue with the configuration that the run was started with.
 
         Parameters
         ----------
@@ -88,7 +88,7 @@ class RunStart:
         self._start = num_rounds, kept
 
     def write(self) -> None:
-        """Write that the run goes on, once there is no more to refuse; the first call does.
+        """Write that the run is resumed, once it is not refused any more; only the first call does.
 
         Raises
         ------
@@ -102,7 +102,7 @@ class RunStart:
         self._start = None  # an error is now the run's own
         with needed(
             lambda reason: (
-                f"run {run.id} cannot go on, as {run.path} cannot be written: {reason}; free space "
+                f"run {run.id} cannot be resumed, as {run.path} cannot be written: {reason}; free space "
                 "there and resume the run"
             )
         ):
@@ -112,7 +112,7 @@ class RunStart:
         self._folder.attempt("end of the failure before", lambda run: run.note_failure(None))
 
     def warn_of_given(self, given: Mapping[str, Any]) -> None:
-        """Log which keys given now are not those that a resumed run gives to its clients."""
+        """Log the keys whose present values differ from those of a resumed run's clients."""
         run = self._folder.run
         if run is not None and self.resumed_config and not run.config_file.reconciled:
             warn_of_other_values(run, given)

@@ -1,4 +1,4 @@
-"""Whether a run that goes on is mixed, or hidden, as it began."""
+"""Checks that a resumed run is mixed, or hidden, as it began."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PROTECTION = "protection-of-run"
 
 
 def facts_of_mixer(mixer: Mixer) -> dict[str, Any]:
-    """Return what is known of a mixer, as JSON values.
+    """Return the facts about a mixer, as JSON values.
 
-    Who runs it, the server or a third party, is no part of that.
+    Whether the server or a third party runs it is not among them.
 
     Returns
     -------
@@ -47,17 +47,17 @@ def facts_of_mixer(mixer: Mixer) -> dict[str, Any]:
 
 
 def digest(mixer: Mixer) -> str:
-    """Return what stands for a mixer's facts, its noise among them, in a run's records."""
+    """Return a digest of a mixer's facts, including its noise, for a run's records."""
     facts = json.dumps(facts_of_mixer(mixer), sort_keys=True)
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
 def facts_of_hidings(clients: Sequence[Client]) -> dict[str, Any]:
-    """Return what is known of the hidings of clients in this process, as `facts_of_mixer` does.
+    """Return the facts about the hidings of clients in this process, as `facts_of_mixer` does.
 
     Returns
     -------
-    "kind": the names of their classes, all that there are. "options": by name, those of the first
+    "kind": the names of all their classes. "options": by name, those of the first
     client, as far as all have them. "clients": for each client its values of the options that are
     not the same for all.
     """
@@ -88,12 +88,12 @@ def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
 def check_same(checkpoint: str, began: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """Refuse a mixer or a hiding of another kind; warn of other options, and of less noise.
 
-    Of noise that begins the ledger warns, and of more or fewer clients the run.
+    The ledger warns of noise that begins, and the run of more or fewer clients.
 
     Parameters
     ----------
     checkpoint
-        Which one it is, for messages.
+        Its name, for messages.
     began, here
         As returned by `facts_of_mixer` or `facts_of_hidings`. Options that only one of them has, as
         another version of the package may, are not compared.
@@ -106,8 +106,8 @@ def check_same(checkpoint: str, began: Mapping[str, Any], here: Mapping[str, Any
     if began["kind"] != here["kind"]:
         noun = here["what"]
         raise RunError(
-            f"{checkpoint} is of the {noun} {began['kind']}, and {here['kind']} cannot go on from "
-            f"it: resume with the {noun} that the run began with, or start a new run"
+            f"{checkpoint} is from the {noun} {began['kind']}, and {here['kind']} cannot resume "
+            f"from it: resume with the {noun} that the run began with, or start a new run"
         )
     before, after = _of_clients(began, here)
     if began["noise"] is not None and here["noise"] is None:
@@ -117,7 +117,7 @@ def check_same(checkpoint: str, began: Mapping[str, Any], here: Mapping[str, Any
         before, after = [*before, *was], [*after, *is_now]
     if before:
         log.warning(
-            "%s is of %s with %s, and here it has %s: the run goes on with the latter, so its "
+            "%s is from %s with %s, and here it has %s: the run continues with the latter, so its "
             "results come from both",
             checkpoint,
             began["kind"],
@@ -127,7 +127,7 @@ def check_same(checkpoint: str, began: Mapping[str, Any], here: Mapping[str, Any
 
 
 def _of_clients(began: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return, as text, the options that differ, of which client if not for all alike."""
+    """Return, as text, the options that differ, with their clients if not all have them."""
     pairs = list(zip(began.get("clients", [{}]), here.get("clients", [{}]), strict=False))
     changes: dict[tuple[str, str], list[int]] = {}
     for client, (was, is_now) in enumerate(pairs):

@@ -96,7 +96,7 @@ class RoundLoop(RoundHooks):
         ValueError
             If `timeout` or `attach_timeout` is not a number above 0.
         RunError
-            If another process executes the run, or its checkpoint is of another strategy,
+            If another process executes the run, or its checkpoint belongs to another strategy,
             aggregator, seed, model or optimizer.
         """
         check_initialized(self, RoundLoop, "audience")

@@ -1,4 +1,4 @@
-"""What a strategy's `server_state`, perhaps a user's own, returns for a checkpoint."""
+"""The checked result, for a checkpoint, of a strategy's `server_state`, also a user's own."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def state_of(strategy: RoundHooks) -> tuple[dict[str, Tensor], dict[str, Any]]:
     ------
     TypeError
         With the strategy's name, for anything else; or if it lacks some that the class of this
-        package from which the strategy descends returns. Without them a resumed run would go on
-        with an untrained segment.
+        package from which the strategy descends returns. Without them a resumed run would
+        continue with an untrained segment.
     """
     whose = f"{type(strategy).__name__}.server_state()"
     returned: object = strategy.server_state()

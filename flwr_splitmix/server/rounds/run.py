@@ -48,14 +48,14 @@ class WholeRun:
         self._recorder, self._audience = strategy.recorder, strategy.audience
 
     def execute(self) -> None:
-        """Run all rounds, from the first or from the newest checkpoint, and tell observers.
+        """Run all rounds, from the first or from the newest checkpoint, and notify observers.
 
         Raises
         ------
         LinkError
             If too few clients are left in a round, or every round was lost.
         RunError
-            If the checkpoint is of another strategy, aggregator, seed, model or optimizer.
+            If the checkpoint belongs to another strategy, aggregator, seed, model or optimizer.
         """
         strategy, run, recorder = self._strategy, self._run, self._recorder
         run.finished, run.result.arrays = self._resume()
@@ -149,7 +149,7 @@ class WholeRun:
         }
 
     def _snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what a checkpoint holds: tensors, and JSON values."""
+        """Return the contents of a checkpoint: tensors, and JSON values."""
         strategy, run = self._strategy, self._run
         facts = {**run.participants.state(), **strategy.facts_to_keep}
         state, arrays = state_of(strategy), run.result.arrays

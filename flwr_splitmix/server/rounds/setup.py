@@ -1,4 +1,4 @@
-"""How a loop of rounds is set up: its options, and what they are made into."""
+"""The setup of a loop of rounds: its options, and the parts made from them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from flwr_splitmix.values import whole_number
 
 
 class LoopSetup(flower.Strategy):
-    """A strategy's options, and what they are made into for all of its runs.
+    """A strategy's options, and the parts made from them for all of its runs.
 
-    What only one run has is a `RunState`.
+    The state of a single run is a `RunState`.
 
     Parameters
     ----------
     recording
-        What a shape tells the record of its runs; None for one that has nothing to tell.
+        Facts about the shape for the records of its runs; None for a shape without any.
     aggregator
         A Flower strategy that aggregates the clients' segments once a round; None leaves them
         with their clients.
@@ -61,11 +61,11 @@ class LoopSetup(flower.Strategy):
     Attributes
     ----------
     records
-        What is counted of a run, and its results.
+        The counts and results of a run.
     recorder
         Writes the run's files.
     observers, audience
-        All that observe, those of the records among them; tells them of events.
+        All observers, including those of the records; notifies them of events.
     passed_on
         Names of the options that a subclass's constructor may pass on as ``**options``.
     """

@@ -1,4 +1,4 @@
-"""What the strategies of both shapes share: the length of their rounds, and who averages."""
+"""Common parts of both shapes' strategies: the length of rounds, and averaging."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TrainingLoop(RoundLoop):
     Parameters
     ----------
     recording
-        What the shape tells the record of its runs.
+        Facts about the shape for the records of its runs.
     aggregator
         A Flower strategy that aggregates the clients' segments once a round; None uses FedAvg if
         the class `averages`, and otherwise leaves them with their clients.
@@ -37,8 +37,8 @@ class TrainingLoop(RoundLoop):
     ----------
     averages
         Whether the class averages the clients' segments, by FedAvg if no aggregator is given.
-        Whether a strategy does, `aggregator.averages` says: one of another class does with an
-        aggregator.
+        Whether a strategy averages is `aggregator.averages`: one of another class does if it has
+        an aggregator.
     """
 
     averages: ClassVar[bool] = False
@@ -69,7 +69,7 @@ class TrainingLoop(RoundLoop):
         return RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
 
     def _agreement(self, kind: type[AnyAgreement]) -> AnyAgreement:
-        """Return what the shape's `agree` has fixed for the round.
+        """Return the agreement that the shape's `agree` has fixed for the round.
 
         Raises
         ------

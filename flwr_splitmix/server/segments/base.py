@@ -1,4 +1,4 @@
-"""The base class of what the server trains: module, optimizer, device, precision and state."""
+"""The base class of the server's segments: module, optimizer, device, precision and state."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class TrainedSegment:
             log.warning("the server's %s %s", self.name, UNKNOWN_WEIGHTS)
 
     def warn_if_trained(self, strategy: str) -> None:
-        """Log, once, if it has learned before, for this strategy or another, and goes on from that.
+        """Log, once, if it has learned before, for this strategy or another, and continues from that.
 
         Parameters
         ----------
@@ -96,7 +96,7 @@ class TrainedSegment:
         elsewhere = used_by_another(self.module, self._use)
         if (self.optimizer.has_stepped or elsewhere) and self._once.add("trained"):
             log.warning(
-                "the server's %s has learned in %s, and goes on from that; "
+                "the server's %s has learned in %s, and continues from that; "
                 "to compare from equal starts make new clients, a new upper segment or trunk, a "
                 "new strategy and a new aggregator for each run",
                 self.name,
@@ -140,7 +140,7 @@ class TrainedSegment:
         return squares_finite(gradients) if gradients else None
 
     def leave_step(self) -> None:
-        """Take no step, as the gradients are not finite, and count that."""
+        """Take no step, as the gradients are not finite, and count it as skipped."""
         self._skipped += 1
         self.optimizer.zero_grad()
 

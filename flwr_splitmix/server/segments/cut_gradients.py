@@ -1,4 +1,4 @@
-"""Gradients at the cut, before they go back to clients: numbers that would end their rounds go."""
+"""Gradients at the cut, freed of numbers that would end the rounds of the clients they go to."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ class Learned(StepResult):
     Parameters
     ----------
     without_gradient
-        The groups of whose gradient nothing is left without numbers that are not finite, or whose
-        gradient has numbers beyond `LARGEST`, for which clients with a `max_epsilon` would leave
-        the round; their clients get none. Empty where finding out would mean waiting for an
+        The groups whose gradient has no finite numbers, or numbers beyond `LARGEST`, for which
+        clients with a `max_epsilon` would leave the round; their clients get none. Empty where finding out would mean waiting for an
         accelerator.
     """
 
@@ -33,7 +32,7 @@ class Learned(StepResult):
 
 
 class CutGradients:
-    """Takes out of gradients what clients would refuse, and counts what was too large.
+    """Removes from gradients what clients would refuse, and counts what was too large.
 
     Parameters
     ----------

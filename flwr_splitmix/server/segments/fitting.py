@@ -11,7 +11,7 @@ from torch import Tensor
 from flwr_splitmix.segments.shape_errors import of_shapes
 
 _OF_VIEWS = re.compile(r"view size is not compatible")
-"""How torch says that numbers do not lie in memory as `view` needs them."""
+"""Torch's message that numbers do not lie in memory as `view` needs them."""
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def fitting(segment: str, what: str, inputs: Tensor, remedy: str) -> Iterator[No
     Parameters
     ----------
     segment, what
-        The module, and what its inputs are.
+        The module, and the noun for its inputs.
     remedy
         What the user can do, as the end of a sentence.
 

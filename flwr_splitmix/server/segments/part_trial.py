@@ -37,10 +37,10 @@ _DROPOUTS = (
 """Layers whose `p` is the share of numbers that they drop."""
 
 _SHARE = 4
-"""One of so many examples of a part is tried, as several passes should not cost more than one."""
+"""One in so many examples of a part is tried, as several passes should not cost more than one."""
 
 _ULPS = 64
-"""What a sum may be off, in units of its last place, if batches of other sizes are computed."""
+"""Allowed difference of a sum, in units of its last place, between batches of other sizes."""
 
 
 def check_in_parts(
@@ -52,7 +52,7 @@ def check_in_parts(
     device: torch.device,
     dtype: torch.dtype,
 ) -> None:
-    """Refuse an upper segment or a loss by which a batch in parts is not what the whole one is.
+    """Refuse an upper segment or a loss whose results differ between parts and a whole batch.
 
     A copy is run on a quarter of the examples, at least 4, and on every second one of these, whose
     outputs must be the same. The upper segment is tried twice, as by `mixes_examples`: with its
@@ -98,20 +98,20 @@ def _refusal(subject: str, result: str) -> str:
     return (
         f"{subject} computes {result} of an example that depend on the others in its batch, so "
         "that parts of a batch would train something else than the whole: set micro_batches to 1 "
-        "(in an app the key micro-batches); if that is wrong, or meant so, set across_batch = "
+        "(in an app the key micro-batches); if that is wrong, or intended, set across_batch = "
         "False on it"
     )
 
 
 def _alike(name: str, trials: Iterable[Callable[[], bool]]) -> bool:
-    """Return whether no trial shows a difference; warn if none of them can tell."""
+    """Return whether no trial shows a difference; warn if none is conclusive."""
     conclusive, why = False, ""
     for trial in trials:
         try:
             if not trial():
                 return False
             conclusive = True
-        except Exception as error:  # what cannot be copied, or cannot take such inputs or weights
+        except Exception as error:  # some cannot be copied, or take no such inputs or weights
             why = why or " ".join(str(error).split())
     if not conclusive:
         warn_of_untold(name, why)
@@ -184,7 +184,7 @@ def _trials_of_loss(
 
 
 def alike_in_parts(run: Run, rows: Sequence[Tensor]) -> bool:
-    """Return whether every second example has the outputs alone that it has among all.
+    """Return whether every second example has the same outputs without the others.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def alike_in_parts(run: Run, rows: Sequence[Tensor]) -> bool:
         return True
     if agree(whole, run(rows, 1)[0], ulps=_ULPS, usual=usual):
         return False
-    # It draws numbers, and others for a batch of another size.
+    # It draws numbers, which differ for a batch of another size.
     exchanged = [torch.stack([examples, examples.roll(1, 0)], 1).flatten(0, 1) for examples in half]
     others, drawn_for_others = run(exchanged, 0)
     if agree(whole[::2], others[::2]):

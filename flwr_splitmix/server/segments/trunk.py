@@ -87,8 +87,8 @@ class TrainedTrunk(TrainedSegment):
     def require_apart(self, needed: bool) -> None:
         """Begin a run in which the trunk may have to keep a batch's examples apart.
 
-        Layers that are known by name show here, others in a trial with the first training batch,
-        whose size and lengths they may depend on.
+        Layers known by name are found here, others in a trial with the first training batch,
+        on whose size and lengths they may depend.
 
         Parameters
         ----------
@@ -143,7 +143,7 @@ class TrainedTrunk(TrainedSegment):
                 outputs = self._outputs(
                     [h for client_leaves in leaves.values() for h in client_leaves], mask
                 )
-                self._to_try = False  # a trial with messages that it does not take tells nothing
+                self._to_try = False  # a trial with messages that it does not take shows nothing
                 self._passed.append(_Passed(leaves, mask, outputs))
         return {
             client: list(part.detach().chunk(len(passed.leaves[client])))
@@ -256,7 +256,7 @@ class TrainedTrunk(TrainedSegment):
         inputs = torch.cat(list(hidden))
         remedy = (
             "cut head, trunk and tail from one model, and texts to its length; with max_length "
-            "the strategy leaves only the clients out whose texts are longer"
+            "the strategy leaves out only clients whose texts are longer"
         )
         with (
             autocast(self.device, self.dtype),
@@ -290,7 +290,7 @@ def _refuse(mixing: str | None) -> None:
 
 
 def _leaves(hidden: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Return tensors of the same values, each at the beginning of a graph of its own."""
+    """Return tensors of the same values, each the start of its own graph."""
     return [h.to(device).detach().requires_grad_() for h in hidden]
 
 

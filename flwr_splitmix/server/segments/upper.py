@@ -150,8 +150,8 @@ class TrainedUpper(TrainedSegment):
         """Accumulate the gradients of one part of the batch, for one joint step.
 
         Gradients and losses summed over all parts equal those of `learn` with a joint update, if
-        logits and losses of an example do not depend on the others in its batch. Before the first
-        part of all a trial looks whether they do: `check_in_parts`.
+        logits and losses of an example do not depend on the others in its batch. Before the very
+        first part a trial checks that they do not: `check_in_parts`.
 
         Parameters
         ----------
@@ -233,7 +233,7 @@ class TrainedUpper(TrainedSegment):
         return Learned(loss / groups, gradient, without)
 
     def warn_of_skipped_steps(self, server_round: int) -> None:
-        """Log also how many groups' gradients were too large to be sent."""
+        """Log, in addition, how many groups' gradients were too large to be sent."""
         super().warn_of_skipped_steps(server_round)
         self._gradients.warn(server_round)
 
@@ -250,7 +250,7 @@ class TrainedUpper(TrainedSegment):
                 self._logits(torch.zeros(size, dtype=self.input_dtype, device=self.device))
             except (MemoryError, torch.OutOfMemoryError):
                 raise
-            except Exception:  # a module of somebody's own may raise anything
+            except Exception:  # a user's own module may raise anything
                 log.debug("the upper segment does not take %s", size, exc_info=True)
                 return False
         return True
@@ -290,7 +290,7 @@ class TrainedUpper(TrainedSegment):
             self.leave_step()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the state of module and optimizer; a loss's is not kept, which a warning says."""
+        """Return the state of module and optimizer; warn that a loss's state is not kept."""
         if isinstance(self.loss, nn.Module) and self._loss_began is not None:
             loss_tensors = _tensors_of(self.loss)
             if loss_tensors.keys() != self._loss_began.keys() or not all(
@@ -301,7 +301,7 @@ class TrainedUpper(TrainedSegment):
                     "keep: a resumed run begins with a new one",
                     type(self.loss).__name__,
                 )
-                self._loss_began = None  # told once
+                self._loss_began = None  # warned once
         return super().state()
 
     @torch.no_grad()  # what a module caches may need a graph in training

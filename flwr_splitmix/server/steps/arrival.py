@@ -21,7 +21,7 @@ class GroupsOnArrival:
     Parameters
     ----------
     training
-        What the run's steps share.
+        The parts and settings of the run's steps.
     position
         The step's; each group derives a seed of its own for dropout and the like.
     plan

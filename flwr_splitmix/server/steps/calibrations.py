@@ -1,4 +1,4 @@
-"""How long each client may calibrate in a run, for which the others wait."""
+"""The steps that each client may calibrate for in a run, while the others wait."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from flwr_splitmix.words import counted
 
 
 class Calibrations:
-    """What clients have said of their calibration in a run, and how many steps they have had.
+    """The steps of calibration that clients have asked for in a run, and those they have had.
 
     From the second round on honest clients report 0, and the one that does not would be compared
-    with itself. So each counts with the most that it has ever said.
+    with itself. So each counts with the most that it has ever reported.
     """
 
     def __init__(self) -> None:
@@ -23,15 +23,15 @@ class Calibrations:
 
     @property
     def usual(self) -> int:
-        """What the median client needs, among all that have been seen: 0 if most need none."""
+        """The steps that the median client needs, of all seen so far: 0 if most need none."""
         return statistics.median_low(self._needed_steps.values()) if self._needed_steps else 0
 
     def due(self, clients: Clients, said: Mapping[int, int]) -> dict[int, int]:
         """Return each client's number of steps in this round.
 
-        In the whole run a client gets at most `MAX_MEDIAN_WORK` times what the median client needs
-        that calibrates at all. One that says that it needs more leaves the round: it would send no
-        private text before it has had them.
+        In the whole run a client gets at most `MAX_MEDIAN_WORK` times the need of the median client
+        that calibrates at all. One that asks for more leaves the round: it would send no private
+        text before it has had them.
 
         Parameters
         ----------
@@ -58,7 +58,7 @@ class Calibrations:
         self._taken_steps[client] = self._taken_steps.get(client, 0) + 1
 
     def state(self) -> list[list[int]]:
-        """Return, by client, what it has said and had, for a checkpoint."""
+        """Return, by client, the steps asked for and had, for a checkpoint."""
         return [[c, n, self._taken_steps.get(c, 0)] for c, n in sorted(self._needed_steps.items())]
 
     def restore(self, state: Sequence[Sequence[int]]) -> None:

@@ -1,4 +1,4 @@
-"""Pacing of clients of unequal speed: which ones a step waits for, and which are mixed together."""
+"""Pacing of clients of unequal speed: those a step waits for, and those mixed together."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Pace:
 
     @property
     def skips(self) -> bool:
-        """Whether a step goes on without late uploads."""
+        """Whether a step continues without late uploads."""
         return self.straggler == "skip"
 
     @property

@@ -171,7 +171,7 @@ class PartCount:
         elif not overlaps:
             parts = 1
             if batch != self._batch:
-                log.info("micro-batches: 1, for over this link nothing overlaps")
+                log.info("micro-batches: 1, as nothing overlaps over this link")
         else:
             parts = largest_divisor(batch, self._chosen or PARTS_WHILE_MEASURING)
         self.parts, self._batch = parts, batch
@@ -204,7 +204,7 @@ class PartCount:
 
 
 def check_loss(loss: TargetLoss | None, asked: PartsAsked) -> None:
-    """Raise ValueError if a loss says, by `across_batch`, that it needs a batch as a whole."""
+    """Raise ValueError if a loss needs a batch as a whole, by its `across_batch`."""
     layer = needs_whole_batch(loss) if isinstance(loss, nn.Module) else ""
     if asked != 1 and (layer or getattr(loss, "across_batch", False)):
         raise ValueError(

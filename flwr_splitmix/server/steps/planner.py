@@ -1,4 +1,4 @@
-"""The plans of a round, which depend only on the seed, not on who draws them."""
+"""The plans of a round, which depend only on the seed, not on where they are drawn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Planner:
         Raises
         ------
         TypeError, ValueError
-            As `checked_plan` and `check_plan`, and for the round's first step as `check_masks`.
+            As for `checked_plan` and `check_plan`, and for the round's first step as `check_masks`.
         """
         epoch = number // self.length.epoch
         by_epoch = self.mixer.regroup == "epoch"

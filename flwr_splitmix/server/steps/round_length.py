@@ -1,4 +1,4 @@
-"""The length of a round: what is agreed on, what is announced, and what is taken."""
+"""The length of a round: the steps agreed on, announced and taken."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ class RoundLength:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a shape's `agree` has fixed for a round, with the clients that are left in it.
+    """The values that a shape's `agree` has fixed for a round with the clients left in it.
 
     Parameters
     ----------
     batches
         Mean number of full batches of the round's clients.
     length
-        Made of `batches` and of the strategy's two options.
+        Computed from `batches` and the strategy's two options.
     """
 
     batches: int
     length: RoundLength
 
     def check_still(self, length: RoundLength) -> None:
-        """Check that the length, as the strategy's options say now, is still that agreed on.
+        """Check that the length by the strategy's present options is still the one agreed on.
 
         Raises
         ------
         RuntimeError
-            If it is not: the clients' ledgers count on the length that was announced.
+            If it is not: the clients' ledgers rely on the announced length.
         """
         if length != self.length:
             raise RuntimeError(
@@ -71,7 +71,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class ShapeAgreement(Agreement):
-    """What is fixed for a round of the L shape: also the shape of its clients' smashed data."""
+    """An agreement of the L shape, with the shape of the clients' smashed data."""
 
     shape: SmashedShape
 
@@ -80,12 +80,12 @@ AnyAgreement = TypeVar("AnyAgreement", bound=Agreement)
 
 
 def agreed(strategy: type, agreement: Agreement | None, kind: type[AnyAgreement]) -> AnyAgreement:
-    """Return what was agreed on for a round, of the kind that the shape makes.
+    """Return the agreement of a round, of the kind that the shape makes.
 
     Raises
     ------
     RuntimeError
-        If nothing was: `train_round` was called by itself.
+        If there is none: `train_round` was called by itself.
     """
     if not isinstance(agreement, kind):
         raise RuntimeError(
@@ -96,12 +96,12 @@ def agreed(strategy: type, agreement: Agreement | None, kind: type[AnyAgreement]
 
 
 def announced_steps(strategy: type, said: object, agreement: Agreement | None) -> int | None:
-    """Return the number of steps that an `agree` returned, on which ledgers count.
+    """Return the number of steps that an `agree` returned, on which ledgers rely.
 
     Parameters
     ----------
     agreement
-        What the shape has fixed for the round; None if it fixes nothing.
+        The shape's agreement for the round; None if it fixes nothing.
 
     Raises
     ------
@@ -114,13 +114,13 @@ def announced_steps(strategy: type, said: object, agreement: Agreement | None) -
     if steps is None:
         raise RuntimeError(
             f"agree of {strategy.__name__} returns {_shown(said)}; expected the round's number of "
-            "steps, or None if it is not known before"
+            "steps, or None if it is not known in advance"
         )
     if agreement is not None and steps != agreement.length.steps:
         agreed_steps = counted(agreement.length.steps, "step")
         raise RuntimeError(
             f"agree of {strategy.__name__} returns {steps}, but {agreed_steps} will be taken, "
-            "and ledgers count on the number that is returned: return that of "
+            "and ledgers rely on the returned number: return that of "
             "`super().agree(clients)`; "
             f"{_ON_AGREE}"
         )
@@ -133,7 +133,7 @@ def taken_steps(strategy: type, said: object, announced: int | None) -> int:
     Parameters
     ----------
     announced
-        What `agree` returned for the round; None if it was not known.
+        The number that `agree` returned for the round; None if it was not known.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def taken_steps(strategy: type, said: object, announced: int | None) -> int:
     if announced is not None and steps > announced:
         raise RuntimeError(
             f"train_round of {strategy.__name__} took {counted(steps, 'step')}, but `agree` had "
-            f"returned {announced}, on which ledgers count for an interrupted round: let `agree` "
+            f"returned {announced}, on which ledgers rely for an interrupted round: let `agree` "
             "return the most that a round takes, or None"
         )
     return steps

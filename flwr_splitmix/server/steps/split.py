@@ -105,7 +105,7 @@ def _done(
     mixed: Mixed,
     result: StepResult,
 ) -> StepDone:
-    """Return a step as observers see it."""
+    """Return a step as observers get it."""
     return StepDone(
         position.server_round,
         position.number,

@@ -1,4 +1,4 @@
-"""One round of the L shape: its plans and steps, and what rounds hand on to each other."""
+"""One round of the L shape: its plans and steps, and the state passed from round to round."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from flwr_splitmix.words import counted
 
 @dataclass
 class LShapeState:
-    """What the rounds of one run of the L shape hand on to each other.
+    """The state that the rounds of one run of the L shape pass on to each other.
 
     Parameters
     ----------
     mixer_warnings
-        What was said of plans, each once a run.
+        Warnings about the mixer and its plans, each once a run.
     client_warnings
-        What was said of clients' data and states, each once a run.
+        Warnings about clients' data and states, each once a run.
     parts
         The number of parts of the clients' batches.
     seconds
-        By client index, how long a step of its last round took.
+        By client index, the seconds of a step of its last round.
     """
 
     mixer_warnings: MixerWarnings
@@ -81,8 +81,8 @@ class SplitRound:
         Parameters
         ----------
         state
-            The run's. It fixes for the round the number of parts of the clients' batches, and has
-            groups of like speed made.
+            The run's. It fixes for the round the number of parts of the clients' batches, and
+            forms groups of similar speed.
         """
         training.upper.warn_of_unknown_weights()
         training.intake.begin_round(clients)
@@ -105,7 +105,7 @@ class SplitRound:
         Parameters
         ----------
         on_step
-            Told of every step in which something was learned.
+            Called with every step in which something was learned.
 
         Raises
         ------
@@ -163,7 +163,7 @@ class SplitRound:
 def _why_spent(
     clients: Clients, members: Collection[int], spent: Collection[int], min_nodes: int
 ) -> str:
-    """Return why a round cannot go on for want of privacy budget; "" if it can.
+    """Return why a round cannot continue for want of privacy budget; "" if it can.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the steps of a run in the L shape share."""
+"""The parts and settings common to the steps of a run in the L shape."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flwr_splitmix.server.steps.position import StepPosition
 
 @dataclass(frozen=True, kw_only=True)
 class SplitTraining:
-    """What all steps of a run share.
+    """The parts and settings common to all steps of a run.
 
     Parameters
     ----------

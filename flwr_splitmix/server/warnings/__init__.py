@@ -1,1 +1,1 @@
-"""What a run warns of: clients that differ, plans that mix nothing, weights that do not train."""
+"""Warnings of a run: clients that differ, plans that mix nothing, weights that do not train."""

@@ -24,10 +24,10 @@ WHERE_STATES_ARE = (
 class OncePerClient(SeenKeys):
     """Logs each warning about each client once."""
 
-    def warn(self, clients: Iterable[int], plural: str, what: str) -> None:
-        """Warn about clients of which it was not said yet; `plural` is the verb, as in "have"."""
-        if new := [client for client in clients if self.add((what, client))]:
-            log.warning("%s %s %s", name_clients(new), verb(len(new), plural), what)
+    def warn(self, clients: Iterable[int], plural: str, predicate: str) -> None:
+        """Warn about clients not yet warned of so; `plural` is the verb, as in "have"."""
+        if new := [client for client in clients if self.add((predicate, client))]:
+            log.warning("%s %s %s", name_clients(new), verb(len(new), plural), predicate)
 
 
 class ClientWarnings:
@@ -36,9 +36,9 @@ class ClientWarnings:
     Parameters
     ----------
     state
-        What a client's state has, in words.
+        The contents of a client's state, in words.
     averages
-        Whether clients get it averaged, so that a lost state costs less.
+        Whether clients get averaged segments, so that a lost state costs less.
     """
 
     def __init__(self, state: str, *, averages: bool) -> None:
@@ -53,7 +53,7 @@ class ClientWarnings:
         Parameters
         ----------
         agreement
-            What the strategy has fixed for the round.
+            The lengths that the strategy has fixed for the round.
         last_trained_round
             By client index, the last round that the client finished.
         """
@@ -94,7 +94,7 @@ class ClientWarnings:
             "have",
             "fewer batches than the mean: the data start over within an epoch",
         )
-        if max(full.values(), default=0) >= epoch:  # if all start over, it is what was asked for
+        if max(full.values(), default=0) >= epoch:  # if all start over, it was requested
             self._once.warn(
                 [c for c, n in full.items() if batches <= n < epoch],
                 "have",
@@ -126,6 +126,6 @@ class ClientWarnings:
         self._once.warn(
             [c for c, state_round in behind.items() if state_round],
             "have",
-            "lost the newest saved state, so training goes on there from an older one: the newest "
+            "lost the newest saved state, so training continues there from an older one: the newest "
             f"is damaged, or was not written{WHERE_STATES_ARE}",
         )

@@ -105,8 +105,8 @@ class MixerWarnings:
         except ValueError as error:
             self._once.add("few")
             log.warning(
-                "round %d goes on in smaller mixing groups than asked for: %s. Later rounds may, "
-                "too, down to %s",
+                "round %d continues in smaller mixing groups than asked for: %s. Later rounds "
+                "may, too, down to %s",
                 server_round,
                 error,
                 counted(self._min_nodes, "client"),
@@ -208,10 +208,10 @@ class MixerWarnings:
 
 
 def _largest(upload: Upload, shares: Sequence[Share | None]) -> float:
-    """Return the largest absolute value of a client's smashed data; 0 if that cannot be told."""
+    """Return the largest absolute value of a client's smashed data; 0 if it is unknown."""
     values = [0.0]
     for tensor, share in zip(upload.smashed, shares, strict=True):
-        # What another share makes of smashed data is not known here.
+        # The effect of other shares on smashed data is not known here.
         if tensor is not None and tensor.numel() and share is not None and share.family is not None:
             scale = share.lam if share.family == "mixup" else 1.0
             values.append(float(largest_magnitude(tensor)) / scale if scale else 0.0)

@@ -1,4 +1,4 @@
-"""What the plans of a round gave to its clients, counted step by step."""
+"""Counts of what a round's plans gave to its clients, step by step."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from flwr_splitmix.mixers import Plan
 
 
 class RoundTally:
-    """Counts a round's steps, for what is said of the round at its end.
+    """Counts a round's steps, for the warnings at its end.
 
     Parameters
     ----------
     mixes
-        Whether uploads are mixed at all, so that it counts who is left over.
+        Whether uploads are mixed at all; only then clients that are left over are counted.
 
     Attributes
     ----------
@@ -49,12 +49,12 @@ class RoundTally:
         self.empty += 1
 
     def add_gradients(self, plan: Plan, gradients: Mapping[int, Sequence[Tensor | None]]) -> None:
-        """Note whether shares of a step's plan learn, and whether anybody gets a gradient."""
+        """Note whether shares of a step's plan learn, and whether any client gets a gradient."""
         self.teachable = self.teachable or any(member.share.learns for member in plan.members)
         parts = (part for client_parts in gradients.values() for part in client_parts)
         self.taught = self.taught or any(part is not None for part in parts)
 
     @property
     def left_out(self) -> set[int]:
-        """Clients that plans were drawn for, and that none of them had."""
+        """Clients that plans were drawn for, but that are in none of the plans."""
         return self._members - self._planned

@@ -18,9 +18,9 @@ def warn_if_frozen(name: str, module: nn.Module, clients: Sequence[Client], thei
     Parameters
     ----------
     name, theirs
-        What the server's module and the clients' are called.
+        The names of the server's module and of the clients'.
     clients
-        Those of this process; without any, nothing is known of theirs.
+        Those of this process; if empty, nothing is known of the clients' weights.
     """
     if not clients or any(weight.requires_grad for weight in module.parameters()):
         return

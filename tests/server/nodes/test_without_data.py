@@ -87,7 +87,7 @@ def test_groups_are_smaller_without_them(
     assert groups.sizes == [[2], [2], [2]]
     messages = [record.getMessage() for record in caplog.records if "groups" in record.getMessage()]
     assert messages == [
-        "round 1 goes on in smaller mixing groups than asked for: k is 3, but only 2 clients "
+        "round 1 continues in smaller mixing groups than asked for: k is 3, but only 2 clients "
         "take part in a round; allowed is only 2. Later rounds may, too, down to 2 clients"
     ]
     with pytest.raises(ValueError, match="k is 3, but only 2 clients take part"):
@@ -113,7 +113,7 @@ def test_each_run_says_that_its_groups_are_smaller(
         caplog.clear()
         empty = toy.make_clients(sgd(0.1), kind=kind)[2:]
         strategy.fit([*toy.make_clients(sgd(0.1))[:2], *empty], 2)
-        assert caplog.text.count("round 1 goes on in smaller mixing groups") == 1
+        assert caplog.text.count("round 1 continues in smaller mixing groups") == 1
 
 
 def test_smaller_groups_cost_what_groups_of_their_size_cost(kind: type[Empty]) -> None:

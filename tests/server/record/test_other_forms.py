@@ -40,7 +40,7 @@ def test_an_observers_state_in_another_form_is_refused(tmp_path: Path) -> None:
     ]
     run.checkpoints.save(2, checkpoint.tensors, {**checkpoint.meta, "observers": entries})
     message = (
-        r"a state that UnfinishedRounds cannot go on from \('lost-rounds'\): .*or start a new run"
+        r"a state that UnfinishedRounds cannot resume from \('lost-rounds'\): .*or start a new run"
     )
     with pytest.raises(RunError, match=message):
         psl(TOY, Run.open(run.id, home=tmp_path)).fit(TOY.make_clients(), 3)

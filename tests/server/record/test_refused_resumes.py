@@ -71,9 +71,9 @@ def momentum(toy: Toy, run: Run) -> SplitStrategy:
 @pytest.mark.parametrize(
     ("first", "then", "toy", "message"),
     [
-        (psl, mixup, TOY, "of round 2 is of PSL, and MixupSL cannot go on from it: resume with"),
-        (sfl, psl, TOY, "is of SFL with FedAvg, and PSL cannot"),
-        (sfl, fedadam, TOY, "is of SFL with FedAvg, and SFL with FedAdam cannot"),
+        (psl, mixup, TOY, "of round 2 is from PSL, and MixupSL cannot resume from it: resume with"),
+        (sfl, psl, TOY, "is from SFL with FedAvg, and PSL cannot"),
+        (sfl, fedadam, TOY, "is from SFL with FedAvg, and SFL with FedAdam cannot"),
         (
             psl,
             momentum,
@@ -161,7 +161,7 @@ def test_another_seed_is_refused(tmp_path: Path) -> None:
     run = finished(tmp_path, psl)
     before = contents(run)
     with pytest.raises(
-        RunError, match=r"round 2 is of seed 0, and here it is 5: resume with the s"
+        RunError, match=r"round 2 has seed 0, and here it is 5: resume with the s"
     ):
         seeded(TOY, Run.open(run.id, home=tmp_path), 5).fit(TOY.make_clients(), 4)
     assert contents(run) == before
@@ -340,7 +340,7 @@ def test_a_full_disk_when_a_run_goes_on_is_its_failure(
 
     monkeypatch.setattr(Run, "rewind", full)
     again = Run.open(run.id, home=tmp_path)
-    with pytest.raises(RunError, match=r"cannot go on, as .* cannot be written: No space left"):
+    with pytest.raises(RunError, match=r"cannot be resumed, as .* cannot be written: No space left"):
         psl(TOY, again).fit(TOY.make_clients(), 4)
     assert "No space left" in (again.failure or "")
 

@@ -77,7 +77,7 @@ def warned(log: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize(
     ("first", "then", "message"),
     [
-        (Mixup(), NoMixing(), "is of the mixer Mixup, and NoMixing cannot go on from it: resume w"),
+        (Mixup(), NoMixing(), "is from the mixer Mixup, and NoMixing cannot resume from it: resume w"),
         (Mixup(), None, "of the mixer Mixup, and NoMixing cannot"),
         (Noisy(Mixup(), NOISE), NoMixing(), "of the mixer Mixup, and NoMixing cannot"),
         (InputLevel(Mixup()), InputLevel(PatchCutMix()), "InputLevel(Mixup), and InputLevel(Patch"),
@@ -101,7 +101,7 @@ def test_another_kind_of_mixer_is_refused(
     [
         (Mixup(), Mixup(), None),
         (Mixup(2, 6), Mixup(2, 6.0), None),
-        (Mixup(2), Mixup(4), "is of Mixup with k = 2, and here it has k = 4: the run goes"),
+        (Mixup(2), Mixup(4), "is from Mixup with k = 2, and here it has k = 4: the run cont"),
         (
             PatchCutMix(2),
             PatchCutMix(4, None, min_patches=1),
@@ -150,7 +150,7 @@ def test_strategies_of_one_mixer_warn_of_its_options_too(
         again = Run.open(run.id, home=tmp_path)
         CutMixSL(TOY.upper(), k=k, device="cpu", run=again).fit(TOY.make_clients(), rounds)
     (warning,) = warned(caplog)
-    assert "of round 1 is of PatchCutMix with k = 2, and here it has k = 4" in warning
+    assert "of round 1 is from PatchCutMix with k = 2, and here it has k = 4" in warning
 
 
 def test_who_runs_the_mixer_is_no_part_of_what_it_is() -> None:
@@ -181,7 +181,7 @@ def test_a_hiding_is_treated_as_a_mixer_is(
     fewer = replace(toy, options=replace(toy.options, k=2))
     fit_texts(run, 3, fewer, UShapeStrategy)
     (warning,) = warned(caplog)
-    assert "of round 2 is of MixGuard with k = 3, and here it has k = 2" in warning
+    assert "of round 2 is from MixGuard with k = 3, and here it has k = 2" in warning
 
 
 def private(*options: dict[str, Any]) -> TextToy:
@@ -201,7 +201,7 @@ def test_what_a_hiding_has_spent_is_no_option_of_it(
     weak = {"epsilon": 8000.0, "clip_norm": 50.0}
     fit_texts(run, 3, private(weak, weak), DPForwardSL)
     (warning,) = warned(caplog)
-    assert "is of DPForward with epsilon = 8.0, clip_norm = 1.0, and here it has " in warning
+    assert "is from DPForward with epsilon = 8.0, clip_norm = 1.0, and here it has " in warning
     assert "here it has epsilon = 8000.0, clip_norm = 50.0: the run" in warning
 
 

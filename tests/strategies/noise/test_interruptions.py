@@ -226,7 +226,7 @@ class Silent(DPSL):
 def test_a_strategy_that_does_not_say_how_many_steps_a_round_has_is_warned_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    home, warning = new_run(tmp_path), "does not say how many steps a round has"
+    home, warning = new_run(tmp_path), "does not give a round's number of steps"
     with pytest.raises(InterruptionError):
         run(noised(Silent), rounds=3, run=home, watch=[StopIn(3, 1)])
     assert caplog.text.count(warning) == 1
