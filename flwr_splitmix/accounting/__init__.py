@@ -1,1 +1,1 @@
-"""What clients' uploads cost, as a server or a mixer can know it; `privacy` knows no uploads."""
+"""The cost of uploads, as a server or a mixer can know it; `privacy` knows no uploads."""

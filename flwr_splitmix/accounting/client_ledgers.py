@@ -1,4 +1,4 @@
-"""One ledger per client, charged by what is asked of clients and what they send."""
+"""One ledger per client, charged for requests to clients and for their uploads."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ClientLedgers:
         return f"client {worst}: {statements[worst]}"
 
     def statements(self) -> dict[int, Statement]:
-        """Return what holds for each client, by its index, sorted."""
+        """Return each client's statement, by its index, sorted."""
         nothing = Ledger(self.relation)
         owing = self._earlier.owing
         statements = {}
@@ -93,7 +93,7 @@ class ClientLedgers:
         return statements
 
     def note_interrupted(self, clients: Collection[int]) -> None:
-        """Leave clients without an epsilon until they pay for what interrupted rounds have sent."""
+        """Leave clients without an epsilon until interrupted rounds are charged."""
         self._earlier.note_interrupted(clients)
 
     def miss(self, clients: Collection[int]) -> None:
@@ -116,19 +116,23 @@ class ClientLedgers:
         descriptions
             Each client's description of itself, by client index.
         attempts
-            By client index, for each earlier attempt at this round how many batches it may have
-            sent, with other noise; None if that is not known. Attempts that this ledger has seen
-            and that did not finish count, too.
+            By client index, for each earlier attempt at this round the number of batches that it
+            may have sent, with other noise; None if that is not known. Attempts that this ledger
+            has seen and that did not finish count, too.
         averaged
             Whether the lower segments are sent at the end of the round.
         """
         for client, description in descriptions.items():
-            is_known = client in self._passes  # else it may have sent what is not charged here
+            is_known = (
+                client in self._passes
+            )  # otherwise it may have sent batches that are not charged here
             if not is_known:
                 self._passes[client] = DataPosition.met(description)
             before = longest(attempts.get(client, ()), self.unfinished(client))
-            goes_on = is_known and description.uploads.goes_on
-            self._passes[client].begin_round(server_round, description, before, goes_on=goes_on)
+            same_object = is_known and description.uploads.goes_on
+            self._passes[client].begin_round(
+                server_round, description, before, same_object=same_object
+            )
             ledger = self._ledger_of(client)
             if averaged:
                 ledger.charge(Exposure("lower-segments"))
@@ -138,7 +142,7 @@ class ClientLedgers:
                 ledger.post(Charge(notes=reasons))
 
     def unfinished(self, client: int) -> list[int | None]:
-        """Return for how many batches a client was asked in each round since it last finished one.
+        """Return the number of batches asked of a client in each round since it last finished one.
 
         Its own ledger may have lost these rounds.
         """
@@ -156,7 +160,7 @@ class ClientLedgers:
         Parameters
         ----------
         client
-            One that has begun the round.
+            A client that has begun the round.
         plan
             The batch's share of each pass, as it travels.
 
@@ -224,14 +228,14 @@ class ClientLedgers:
         self._passes[client].unanswered -= 1
 
     def expose_tests(self, client: int) -> None:
-        """Charge what a client sends of its own test data, unless it calls these public."""
+        """Charge a client's uploads of its own test data, unless it calls these public."""
         data_position = self._passes.get(client)
-        # None: it never trained, but was asked for its tests.
+        # None if it never trained, but was asked for its tests.
         if data_position is None or not data_position.public_tests:
             self.expose(client, Exposure("evaluation"))
 
     def expose(self, client: int, *exposures: Exposure) -> None:
-        """Charge what a client sends without a number."""
+        """Charge uploads of a client that have no number."""
         self._ledger_of(client).charge(*exposures)
 
     def finish(self, server_round: int, failures: Collection[int]) -> None:
@@ -246,7 +250,7 @@ class ClientLedgers:
         Parameters
         ----------
         rounds
-            The rounds that this ledger has been told of.
+            The rounds that this ledger covers.
         """
         statements = self.statements().values()
         because = dict.fromkeys(
@@ -274,7 +278,7 @@ class ClientLedgers:
         Raises
         ------
         ValueError
-            If it is of another relation.
+            If it has another relation.
         """
         self.ledgers = {}
         for client, ledger_state in state["ledgers"].items():
@@ -291,7 +295,7 @@ class ClientLedgers:
 
 
 def _known_reasons(named: Sequence[str]) -> tuple[str, ...]:
-    """Return which keys of `UNBOUNDED` a client names; others, of another version, as "unknown"."""
+    """Return the keys of `UNBOUNDED` that a client names; another version's as "unknown"."""
     return tuple(sorted({key if key in UNBOUNDED else "unknown" for key in named}))
 
 

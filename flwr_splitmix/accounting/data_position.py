@@ -19,7 +19,7 @@ class DataPosition:
     is the newest in which the client was asked for a batch. `unfinished` has the numbers of batches
     asked for in the rounds since the last one that it finished, and `earlier` the lengths, in
     batches, of earlier attempts that are to be charged; None where the length is not known.
-    `unanswered` is the number of batches asked for in this round of which nothing came.
+    `unanswered` is the number of batches asked for in this round that have not come.
     """
 
     per_epoch: int = 0
@@ -40,12 +40,12 @@ class DataPosition:
 
     @classmethod
     def met(cls, description: SplitDescription) -> Self:
-        """Return the position of a client that is met for the first time, perhaps amid a pass."""
+        """Return the position of a client seen for the first time, perhaps amid a pass."""
         return cls(aligned=not _place_in(description))
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Self:
-        """Return what `state` has kept; raise ValueError if it has other fields."""
+        """Return the position in a `state`; raise ValueError if it has other fields."""
         names = {one.name for one in fields(cls)}
         if other := sorted(names ^ state.keys()):
             raise ValueError(f"a client's place in its data has, or lacks, {', '.join(other)}")
@@ -61,7 +61,7 @@ class DataPosition:
         description: SplitDescription,
         attempts: Sequence[int | None],
         *,
-        goes_on: bool,
+        same_object: bool,
     ) -> None:
         """Begin a round.
 
@@ -70,8 +70,8 @@ class DataPosition:
         attempts
             How many batches the client may have sent in each earlier attempt at the round, with
             other noise.
-        goes_on
-            Whether it is the object that was asked for all that is charged here.
+        same_object
+            Whether the client is the object that was asked for all that is charged here.
         """
         size = (description.batch_size, _per_epoch(description))
         resized = size != (self.batch, self.per_epoch)
@@ -84,7 +84,7 @@ class DataPosition:
         self.place = _place_in(description)
         # A repeated round sends the same batches, with fresh noise unless secrets repeat too. What
         # no plan has priced yet is still owed.
-        if goes_on:
+        if same_object:
             # It repeats nothing, and what came is charged; the rest it may have sent.
             self.earlier += [1] * self.unanswered
         else:
@@ -92,7 +92,7 @@ class DataPosition:
         if description.repeatable_secrets:
             self.earlier = []
         self.unanswered = 0
-        # A round counts from its first batch on: one that is drawn again before has sent nothing.
+        # A round counts from its first batch on: one drawn again before that has sent nothing.
         self.begun, self.asked = server_round, False
         self.public_tests = description.uploads.public_evaluation
 
@@ -110,7 +110,7 @@ class DataPosition:
         self.unfinished, self.unanswered = [], 0
 
     def most(self, batches: int) -> int:
-        """Return how often a record may occur in so many batches from the round's beginning on."""
+        """Return the most occurrences of a record in so many batches from the round's beginning."""
         if not self.per_epoch:
             return batches * self.batch
         return (self.place + batches - 1) // self.per_epoch + 1 if batches else 0
@@ -151,7 +151,7 @@ def _per_epoch(description: SplitDescription) -> int:
 
 
 def _place_in(description: SplitDescription) -> int:
-    """Return how many batches of a pass a client has drawn; if it does not say, the most."""
+    """Return the batches of a pass that a client has drawn; if it reports none, the most."""
     drawn = description.drawn
     if drawn is None:
         drawn = -1 if description.state_round else 0
@@ -159,9 +159,9 @@ def _place_in(description: SplitDescription) -> int:
 
 
 def longest(one: Sequence[int | None], other: Sequence[int | None]) -> list[int | None]:
-    """Return the lengths of attempts of which two parties know, each perhaps not of all.
+    """Return the lengths of attempts known to two parties, each perhaps not to both.
 
-    The longest that one knows is taken for the longest that the other knows, and so on. None, an
+    The longest known to one is taken for the longest known to the other, and so on. None, an
     unknown length, is the longest.
     """
     both = (sorted(lengths, key=_size, reverse=True) for lengths in (one, other))

@@ -1,4 +1,4 @@
-"""Charges for what clients may have sent in rounds that they did not finish."""
+"""Charges for possible uploads in rounds that clients did not finish."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from flwr_splitmix.words import epsilon_text
 log = logging.getLogger("flwr.splitmix")
 
 _SEVERAL = 3
-"""From how many charges for unfinished rounds on a client is known to fail again and again."""
+"""Fewest charges for unfinished rounds of a client that fails again and again."""
 
 
 class EarlierCharges:
-    """Charges clients for earlier attempts at their rounds, and warns of who fails on and on.
+    """Charges clients for earlier attempts at their rounds, and warns of those that keep failing.
 
     Attributes
     ----------
     owing
-        Clients that have not been charged yet for what interrupted rounds may have sent.
+        Clients not yet charged for what they may have sent in interrupted rounds.
     """
 
     def __init__(self) -> None:
         self.owing: set[int] = set()
         self._lost: dict[int, tuple[int, float]] = {}
-        """By client, how often it paid for unfinished rounds, and how much epsilon that added."""
+        """By client, the number of charges for unfinished rounds, and the epsilon they added."""
         self._once = SeenKeys()
 
     def note_interrupted(self, clients: Collection[int]) -> None:
@@ -48,8 +48,8 @@ class EarlierCharges:
     ) -> None:
         """Charge all earlier attempts with the noise of a batch, whether it is then sent or not.
 
-        Which records they had the server does not know, so all pay. Without a share there is no
-        price, and what has a length is owed until the next batch.
+        The server does not know which records they had, so all pay. Without a share there is no
+        price, and attempts of known length are owed until the next batch.
 
         Parameters
         ----------
@@ -72,12 +72,12 @@ class EarlierCharges:
             self.owing.discard(client)
 
     def _note_lost(self, client: int, before: float, epsilon: float, delta: float) -> None:
-        """Warn once if what a client may have sent in unfinished rounds is most of its epsilon.
+        """Warn once if unfinished rounds may account for most of a client's epsilon.
 
         Parameters
         ----------
         before, epsilon
-            Its epsilon before, and after, it was charged for the last of them.
+            Its epsilon before and after the charge for the last of them.
         """
         rounds, lost = self._lost.get(client, (0, 0.0))
         self._lost[client] = rounds, lost = rounds + 1, lost + (epsilon - before)

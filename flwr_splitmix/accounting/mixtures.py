@@ -1,4 +1,4 @@
-"""What a step's mixtures tell of each client: sums of its uploads and those of others."""
+"""A step's mixtures as releases of each client: sums of its uploads and those of others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def merged(plan: Plan, mixed: Mixed, *, rounded: bool = False) -> Iterator[Mixtu
     """Yield the uploads in a step's mixtures, client by client, and no others.
 
     Each upload is protected by the noise of all members that sent theirs. A sum of one upload is
-    charged as seen alone. Of a batch in parts, a client is yielded once for each set of clients
+    charged as seen alone. For a batch in parts, a client is yielded once for each set of clients
     whose uploads of a part came: a record is in one part, so the pass costs the part with the
     least noise.
 
@@ -45,8 +45,8 @@ def merged(plan: Plan, mixed: Mixed, *, rounded: bool = False) -> Iterator[Mixtu
     ----------
     rounded
         Whether uploads were rounded on the wire, before they were added. A sum of rounded numbers
-        is not a function of the sum of unrounded ones, so each upload is then seen alone; also if
-        the mixture is narrower than float32, as its uploads then were.
+        is not a function of the sum of unrounded ones, so each upload is then seen alone; likewise
+        if the mixture is narrower than float32, as its uploads then were.
     """
     rounded = rounded or torch.finfo(mixed.smashed.dtype).bits < 32
     parts = zip(*(source.came for source in mixed.sources), strict=True)

@@ -1,4 +1,4 @@
-"""Which of a round's nodes may be mixed: those that were given the same and allow the same."""
+"""The nodes of a round that may be mixed: those that were given the same and allow the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from flwr_splitmix.description import Description, NodeDescription
 
 _SILENT = (
-    "does not say what the ServerApp gave it and what it allows; install the same flwr-splitmix "
+    "does not report what the ServerApp gave it and what it allows; install the same flwr-splitmix "
     "there as on the mixer"
 )
 
@@ -28,7 +28,7 @@ def unlike(descriptions: Mapping[int, Description]) -> dict[int, str]:
     speaking = [node for node in nodes.values() if not _silent(node)]
     if not speaking:
         return dict.fromkeys(nodes, _SILENT)
-    # Of several that are as frequent, the first seen.
+    # Of several equally frequent, the first seen.
     most = Counter(speaking).most_common(1)[0][0]
     return {client: _why(node, most) for client, node in nodes.items() if node != most}
 

@@ -1,4 +1,4 @@
-"""The privacy ledgers of a mixer's runs, which charge what the servers see: the mixtures."""
+"""The privacy ledgers of a mixer's runs, which charge the mixtures that the servers see."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flwr_splitmix.mixers import Mixed, Plan
 from flwr_splitmix.privacy import Relation, RunAccount
 
 MAX_RUNS = 64
-"""How many runs' ledgers a mixer keeps; the least recently used is dropped first."""
+"""Most runs whose ledgers a mixer keeps; the least recently used is dropped first."""
 
 
 class RunLedger:
@@ -48,7 +48,7 @@ class RoundLedger:
     delta
         Delta of the reported epsilon.
     attempts
-        By client index, for each earlier attempt at this round how many batches it may have sent,
+        By client index, for each earlier attempt at this round the batches that it may have sent,
         according to the ServerApp; None if that is not known.
     """
 
@@ -111,7 +111,7 @@ class RoundLedger:
         Raises
         ------
         RefusedError
-            As in `charge`.
+            As for `charge`.
         """
         run = self._run
         with run.lock:
@@ -131,7 +131,7 @@ class RunLedgers:
     Parameters
     ----------
     most
-        How many runs' ledgers are kept.
+        Most runs whose ledgers are kept.
     """
 
     def __init__(self, most: int = MAX_RUNS) -> None:

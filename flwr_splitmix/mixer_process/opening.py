@@ -53,8 +53,8 @@ class LedgerAsked(BaseModel):
     attempts
         Client index, as text -> how often it may have sent this round's batches before.
     earlier
-        Client index, as text -> how many batches it may have sent in each of these attempts; those
-        of which it is not known are missing.
+        Client index, as text -> the batches that it may have sent in each of these attempts;
+        attempts of unknown length are missing.
     """
 
     model_config = ConfigDict(
@@ -148,7 +148,9 @@ class Opening(BaseModel):
         if not all(name.isascii() and name.isdigit() and len(name) < 10 for name in read.nodes):
             raise RefusedError("clients must be numbers from 0")
         if (read.ledger is None) == ("noise" in read.mixing):
-            raise RefusedError("a mixing with noise needs a ledger, and one without has none")
+            raise RefusedError(
+                "a mixing with noise needs a ledger, and one without noise must have none"
+            )
         if read.ledger is not None and read.ledger.attempts.keys() != read.nodes.keys():
             raise RefusedError("the ledger's attempts must be those of the nodes")
         return read
@@ -174,4 +176,4 @@ class Opening(BaseModel):
         try:
             return Geometry(**values, grid=None if grid is None else tuple(grid))
         except (TypeError, ValueError):
-            raise RefusedError("the geometry is none") from None
+            raise RefusedError("the geometry is invalid") from None

@@ -19,7 +19,7 @@ from flwr_splitmix.mixer_process.rules import MixerRules
 log = logging.getLogger("flwr.splitmix")
 
 TOKEN_SECONDS = 86_400.0
-"""How long a node's token is valid for attaching; no round may take longer."""
+"""Time for which a node's token is valid for attaching; no round may take longer."""
 
 FLAGS = OptionNames(
     endpoint="the mixer",
@@ -59,7 +59,7 @@ def read_seed(path: Path | None) -> int | None:
     if not (digits and MIN_SEED <= int(text) < 2**63):
         raise LinkError(
             f"--seed-file: {path} must hold one whole number of 2**48 to 2**63 - 1, drawn at "
-            "random: whoever guesses it knows every mask"
+            "random: anyone who guesses it knows every mask"
         )
     return int(text)
 

@@ -244,7 +244,7 @@ class MixingRoom:
         return reply
 
     def _left_apart(self, descriptions: dict[int, Description]) -> dict[int, str]:
-        """Take out the nodes that must not be mixed with the others; return why, by client."""
+        """Remove the nodes that must not be mixed with the others; return the reasons by client."""
         apart = unlike(descriptions)
         for client, why in apart.items():
             log.warning("client %d is not mixed: it %s", client, why)
@@ -259,7 +259,7 @@ class MixingRoom:
         return apart
 
     def _close(self, clients: StreamClients, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Tell the nodes that the round is finished."""
+        """Notify the nodes that the round is finished."""
         self._answers = {}
         for client in clients.alive:
             self._lines[client].end("finish")

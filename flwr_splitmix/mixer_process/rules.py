@@ -24,8 +24,8 @@ class MixerRules:
         Fewest patches that each member of a patch CutMix group keeps (`min_patches`), at least 1:
         with few, another member may keep nearly all.
     most_ratio
-        Largest mixing ratio of a member, above 0 and at most 1, also among those left of a group
-        that has shrunk: a group with a larger one is not mixed.
+        Largest mixing ratio of a member, above 0 and at most 1, including among those left of a
+        group that has shrunk: a group with a larger one is not mixed.
 
     Raises
     ------

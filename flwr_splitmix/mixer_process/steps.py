@@ -41,13 +41,13 @@ log = logging.getLogger("flwr.splitmix")
 
 
 class PrivateIntake(UploadIntake):
-    """An intake whose server is not told the shapes and ranges of uploads.
+    """An intake that hides the shapes and ranges of uploads from the server.
 
-    They are those of a client's share, which tell how much of a mixture is whose.
+    They are those of a client's share, and reveal each client's part of a mixture.
     """
 
     def leave_out(self, clients: Clients, client: int, error: UploadError) -> None:
-        """Leave out a client; the log says why."""
+        """Leave out a client, and log why."""
         log.warning("client %d is left out: it %s", client, error)
         reason = "uploaded something else than it was asked for; the mixer's log says what"
         clients.fail(client, error.without_shapes if isinstance(error, DtypeError) else reason)
@@ -71,7 +71,7 @@ class MixedSteps:
     clients
         The nodes that have attached.
     ledger
-        Charged for what is passed on; None without noise.
+        Charged for the mixtures that are passed on; None without noise.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class MixedSteps:
         shape, batches = agree_on_shape(clients, geometry, opening.classes)
         length = RoundLength.of(batches, opening.steps_per_round or None, opening.epochs_per_round)
         self._planner = Planner(mixer, shape, length, seed, opening.round)
-        self._batches = WholeBatches(clients, self._intake, _whoever_is_left)
+        self._batches = WholeBatches(clients, self._intake, _require_none)
         self._number = 0
         self._last: tuple[Plan, Mixed, list[int]] | None = None
         plan = self._plan(clients.alive)
@@ -140,7 +140,7 @@ class MixedSteps:
 
     @property
     def spent_nodes(self) -> int:
-        """How many of the remaining nodes have spent their privacy budget."""
+        """Number of the remaining nodes that have spent their privacy budget."""
         return len(self._intake.spent_clients & set(self._clients.alive))
 
     def take(self, arguments: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
@@ -193,7 +193,7 @@ class MixedSteps:
         }
 
     def finish(self, arguments: Mapping[str, Any]) -> None:
-        """Deliver the last gradients; raise RefusedError as `take` does."""
+        """Deliver the last gradients; raise RefusedError as for `take`."""
         self._owe(arguments)
         self._batches.finish(self._number)
 
@@ -222,7 +222,7 @@ class MixedSteps:
         """Log, once for each client, that it has labels that are not classes.
 
         The server chooses the number of classes. If a client failed because of them, the server
-        would be told which labels are whose.
+        would learn which labels belong to which client.
         """
         for client in sorted(uploads):
             labels = uploads[client].labels
@@ -232,7 +232,7 @@ class MixedSteps:
                 self._once.add(client)
                 log.warning(
                     "client %d: labels %s; such labels count for nothing in the mixtures, "
-                    "and the server is not told whose they are",
+                    "and the server does not learn which client has them",
                     client,
                     wrong,
                 )
@@ -252,14 +252,14 @@ class MixedSteps:
             raise RefusedError(f"the next step is number {self._number}")
         gradients = arguments.get("gradients")
         if not isinstance(gradients, dict):
-            raise RefusedError("a step must say its gradients, if there are any")
+            raise RefusedError("a step must name its gradients, if there are any")
         if (last := self._last) is None:
             if gradients:
-                raise RefusedError("there is no mixture that these gradients are of")
+                raise RefusedError("there is no mixture for these gradients")
             return
         plan, mixed, groups = last
         if not gradients.keys() <= {str(group) for group in groups}:
-            raise RefusedError("there is no mixture that these gradients are of")
+            raise RefusedError("there is no mixture for these gradients")
         like = mixed.smashed
         for part in gradients.values():
             if not isinstance(part, Tensor) or (part.shape, part.dtype) != (
@@ -282,5 +282,5 @@ class MixedSteps:
         self._batches.owed = gradients_of(self._mixer, whole, mixed, plan, lost)
 
 
-def _whoever_is_left(clients: Clients) -> None:
+def _require_none(clients: Clients) -> None:
     """Continue with the remaining clients: the ServerApp decides how many a round needs."""

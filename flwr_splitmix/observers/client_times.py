@@ -28,7 +28,7 @@ class ClientTimes(Observer):
     """Counts by client index the rounds, the seconds in exchanges, and the failures.
 
     Its state is stored in a run's record.json under "clients", by index: the number of `rounds`
-    that the client finished, the `seconds` of its exchanges (also in rounds in which it failed),
+    that the client finished, the `seconds` of its exchanges (including rounds in which it failed),
     how often it was the `slowest`, how often it `failed`, and the newest `failures` as
     [round, reason].
     """

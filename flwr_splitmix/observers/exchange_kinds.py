@@ -11,7 +11,7 @@ from flwr_splitmix.events import Exchange
 from flwr_splitmix.observers.observer import Observer
 
 MAX_KINDS = 200
-"""Most kinds told apart, since clients choose what their replies contain."""
+"""Most kinds that are distinguished, since clients choose the contents of their replies."""
 
 _MAX_NAMES, _LONGEST_NAME = 20, 40
 

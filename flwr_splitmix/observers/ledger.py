@@ -21,17 +21,17 @@ log = logging.getLogger("flwr.splitmix")
 class PrivacyLedger(Observer):
     """One ledger per client, from the exchanges and the clients' descriptions of themselves.
 
-    It is about the exchanges that it observes: those of a run, or of the fits of one strategy. It
+    It covers the exchanges that it observes: those of a run, or of the fits of one strategy. It
     charges every pass over a client's data with its worst batch, since the server does not know
     which examples are in which batch; the client's own ledger knows, and for the same exchanges and
     relation never reports a larger epsilon, unless so many batches of lost rounds are owed that it
     leaves them without a number (`clients.client.MAX_EARLIER`). What a client has spent in other
-    runs is in its own ledger only.
-    The server's learns at most, from clients of `fit`, that it had no epsilon.
-    Who may have sent something in an interrupted round has no epsilon until it is asked for a batch
-    again, which prices that too.
-    Uploads are charged when they are sent, even if they are then rejected. There is no epsilon
-    after rounds of the run that the ledger did not observe.
+    runs is in its own ledger only; the server's learns at most, from clients of `fit`, that it had
+    no epsilon.
+
+    A client that may have sent something in an interrupted round has no epsilon until it is asked
+    for a batch again, which prices that too. Uploads are charged when they are sent, even if they
+    are then rejected. There is no epsilon after rounds of the run that the ledger did not observe.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class PrivacyLedger(Observer):
         return self._clients.epsilons
 
     def statements(self) -> dict[int, Statement]:
-        """Return what holds for each client, by its index, sorted."""
+        """Return each client's statement, by its index, sorted."""
         return self._clients.statements()
 
     def report(self) -> str:
@@ -98,11 +98,11 @@ class PrivacyLedger(Observer):
         return self._clients.account(rounds)
 
     def on_start(self, event: RunStarted) -> None:
-        """Note who may have sent something in interrupted rounds, which no checkpoint has."""
+        """Note the clients that may have sent something in interrupted rounds."""
         self._clients.note_interrupted(event.interrupted)
 
     def on_missed(self, event: RoundsMissed) -> None:
-        """Charge what left in rounds of which nothing is known: no epsilon is left."""
+        """Charge uploads in rounds of which nothing is known: no epsilon is left."""
         self._clients.miss(event.clients)
         self._once.add("unbounded")
         warn_of_missed(event.rounds)
@@ -159,7 +159,7 @@ class PrivacyLedger(Observer):
                 self._clients.answer(client)
 
     def on_round(self, event: RoundDone) -> None:
-        """Record who finished; log the report whenever there is more that no number covers.
+        """Record the clients that finished; log the report if more is not covered by a number.
 
         The first report without an epsilon is a warning.
         """
@@ -185,12 +185,12 @@ class PrivacyLedger(Observer):
         Raises
         ------
         ValueError
-            If it is of another relation, or of mixtures alone (`trusted_mixer`) where this ledger
+            If it has another relation, or counts mixtures alone (`trusted_mixer`) where this ledger
             counts single uploads.
         """
         if state["trusted-mixer"] and not self.trusted_mixer:
             raise ValueError(
-                "a ledger of single uploads cannot take a state of mixtures, of trusted_mixer"
+                "a ledger of single uploads cannot take a state of mixtures, from trusted_mixer"
             )
         self._clients.restore(state)
 

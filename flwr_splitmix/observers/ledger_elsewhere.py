@@ -23,10 +23,10 @@ log = logging.getLogger("flwr.splitmix")
 class LedgerElsewhere(Observer):
     """Shows the largest epsilon of any client, as reported by the mixer after each round.
 
-    Only the mixer knows what each client has spent, and it does not tell whose epsilon it reports.
+    Only the mixer knows what each client has spent, and does not name the client of its report.
     It keeps its ledger in memory: once a round has begun that the newest account lacks, epsilon is
-    infinite, since nobody knows what was sent in that round. It is infinite, too, after rounds of
-    the run without noise, or with a ledger of the server's.
+    infinite, since what was sent in that round is unknown. It is infinite, too, after rounds of
+    the run without noise, or with a ledger kept by the server.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class LedgerElsewhere(Observer):
         return because, outside
 
     def on_missed(self, event: RoundsMissed) -> None:
-        """Record that clients have uploaded what no mixer has counted."""
+        """Record that clients have made uploads that no mixer has counted."""
         self._missed = True
         self._once.add("unbounded")
         warn_of_missed(event.rounds)
@@ -109,7 +109,7 @@ class LedgerElsewhere(Observer):
         self._begun.add(event.server_round)
 
     def on_round(self, event: RoundDone) -> None:
-        """Log the report whenever what no number covers changes.
+        """Log the report whenever the part that no number covers changes.
 
         The first report without an epsilon is a warning.
         """
@@ -146,7 +146,7 @@ class LedgerElsewhere(Observer):
         Raises
         ------
         ValueError
-            If it is of another relation.
+            If it has another relation.
         """
         began = state["relation"]
         if began != self.relation:

@@ -30,8 +30,8 @@ class Metrics(Observer):
     """Counts bytes and averages the loss of a round.
 
     Bytes are those of tensors in phase "train"; evaluation and calibration are not counted.
-    `uplink_bytes_psl` is what the same steps of the same clients would have sent without mixing;
-    it is counted in the L shape only.
+    `uplink_bytes_psl` are the bytes that the same steps of the same clients would have sent without
+    mixing; they are counted in the L shape only.
 
     Attributes
     ----------
@@ -76,11 +76,11 @@ class Metrics(Observer):
         """Return the event with the round's loss, bytes and row."""
         losses = [float(loss) for loss in self._losses]
         loss = sum(losses) / len(losses) if losses else event.client_means.get(LOSS)
-        self._tell_of_loss(event, at_server=bool(losses))
+        self._warn_of_loss(event, at_server=bool(losses))
         event = replace(event, loss=loss, uplink_bytes=self._up, downlink_bytes=self._down)
         return replace(event, row=row_of(event, self._psl))
 
-    def _tell_of_loss(self, event: RoundDone, *, at_server: bool) -> None:
+    def _warn_of_loss(self, event: RoundDone, *, at_server: bool) -> None:
         if at_server and LOSS in event.client_means and self._once.add("loss"):
             log.warning(
                 "the clients' metric %r has no column: the loss of this run is computed at the "
@@ -118,7 +118,7 @@ def row_of(event: RoundDone, uplink_bytes_psl: int = 0) -> dict[str, Any]:
 
 
 def evaluation_columns(shown: EvaluationResult | None) -> dict[str, Any]:
-    """Return what a row has of an evaluation: accuracy, loss, and further scores as "eval_..."."""
+    """Return an evaluation's columns of a row: accuracy, loss, and further scores as "eval_..."."""
     scores = {} if shown is None else shown.scores
     return {
         "accuracy": shown.accuracy if shown else None,

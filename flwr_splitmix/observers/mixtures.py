@@ -1,4 +1,4 @@
-"""Mixtures kept of a run: whose patches they contain, and how strong each patch is."""
+"""Mixtures kept from a run: the clients of their patches, and each patch's strength."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class KeptMixtures(Observer):
     """Keeps the first mixtures of the newest round, and writes them to the run's directory.
 
     They are derived from smashed data. The server sees these anyway, but others may read the file:
-    the norms of patches may show the outline of what is in an image.
+    the norms of patches may show outlines in an image.
 
     Parameters
     ----------

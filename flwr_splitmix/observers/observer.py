@@ -104,8 +104,8 @@ class Audience:
     Attributes
     ----------
     absent
-        Entries as `states` returns them, of observers that the run had and that are not here: they
-        are kept for a resumption that has them again.
+        Entries, as from `states`, of observers that the run had and that are not here: they are
+        kept for a resumption that has them again.
     """
 
     def __init__(self, observers: Sequence[Observer]) -> None:
@@ -116,7 +116,7 @@ class Audience:
     def stop(self) -> str:
         """The first reason that an observer gives to end the run; "" if none does.
 
-        Of an observer that gives another true value than text, the reason is who asked.
+        If an observer gives a true value other than text, the reason names the observer.
         """
         for observer in self.observers:
             reason: object = observer.stop
@@ -132,13 +132,13 @@ class Audience:
             vars(observer).pop("stop", None)
 
     def facts(self, error: str = "") -> dict[str, Any]:
-        """Return what all observers add to the run's summary.
+        """Return the entries that all observers add to the run's summary.
 
         Parameters
         ----------
         error
-            What went wrong in the run, if anything did: an observer that fails here, too, is left
-            out and its error logged, as the run's own is the one to raise.
+            The run's error, if any: an observer that fails here, too, is then left out and its
+            error logged, as the run's own is the one to raise.
         """
         facts: dict[str, Any] = {}
         for observer in self.observers:
@@ -151,7 +151,7 @@ class Audience:
         return facts
 
     def states(self) -> list[dict[str, Any]]:
-        """Return each observer's class and state, for a checkpoint; then those that are absent.
+        """Return each observer's class and state, for a checkpoint, then the absent entries.
 
         Raises
         ------
@@ -165,20 +165,20 @@ class Audience:
             entries.append({"kind": type(observer).__name__, "state": state})
         return [*entries, *map(dict, self.absent)]
 
-    def check_facts(self, own: Collection[str]) -> None:
-        """Refuse facts that cannot be written, or have a name of the run's `own` entries.
+    def check_facts(self, run_entries: Collection[str]) -> None:
+        """Refuse facts that cannot be written, or have a name in `run_entries`.
 
         Raises
         ------
         TypeError
-            With the observer's name, for what is not a JSON value.
+            With the observer's name, for a value that JSON does not have.
         ValueError
             With the observer's name, for a name that is taken.
         """
         for observer in self.observers:
             whose, facts = f"{type(observer).__name__}.facts()", _facts_of(observer)
             json_values(facts, whose)
-            for name in sorted((facts.keys() & own) - observer.replaces):
+            for name in sorted((facts.keys() & run_entries) - observer.replaces):
                 raise ValueError(
                     f"{whose} has {name!r}, which the summary has of the run itself; give it "
                     "another name"

@@ -1,4 +1,4 @@
-"""What clients began and did not finish: what they sent then, they may send again."""
+"""Rounds that clients began and did not finish: they may send the same batches again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Streak(NamedTuple):
     rounds
         Their number.
     batches
-        How many batches it may have sent in all of them; None if that is not known.
+        The batches that it may have sent in all of them; None if their number is not known.
     """
 
     rounds: int = 0
@@ -33,10 +33,10 @@ class Streak(NamedTuple):
 
     @property
     def lengths(self) -> list[int | None]:
-        """Lengths of attempts that hold whatever was sent, the longest first.
+        """Lengths of attempts that cover whatever was sent, the longest first.
 
-        Each round goes on where the client was lost in the one before, or begins again at the place
-        where its state stands. So the rounds are chains from this place on, and a batch was sent as
+        Each round continues where the client was lost in the one before, or begins again at the
+        place of its state. So the rounds are chains from this place on, and a batch was sent as
         often as there are chains that reach it. Chains of more than n batches are at most `rounds`,
         and at most `batches` // (n + 1): as many as there are of these lengths above n.
         """
@@ -46,35 +46,35 @@ class Streak(NamedTuple):
 
 
 class UnfinishedRounds(Observer):
-    """Knows, for each client, what it may have sent before of what it is asked for next.
+    """Counts, for each client, earlier uploads of the batches that it is asked for next.
 
     A client that is lost in a round continues from its last state, which may lack what it charged
     itself in that round. After an interruption all clients continue from their states of the
     newest checkpoint: from there they send again what they have sent in the rounds since. One that
-    was lost in one of these may then have repeated it, or gone on where it was lost; both are
+    was lost in one of these may then have repeated it, or continued where it was lost; both are
     counted.
 
-    Each such attempt is known by its length: how many batches, from the place in the data at which
-    the client's state stands, it may have sent; None if that is not known. A client that finishes a
+    Each such attempt is known by its length: the number of batches, from the state's place in the
+    data on, that it may have sent; None if that is not known. A client that finishes a
     round in which it was asked for a batch has charged them all, however long that round was.
 
     Attributes
     ----------
     protection
-        What stands for the mixer and the noise of what is sent, "" if that is not known; None if
-        nothing is noised. Attempts with another one have no known length: what they cost cannot be
-        told from how the round is repeated.
+        A digest of the mixer and the noise of uploads, "" if it is not known; None without noise.
+        Attempts with another one have no known length: the repeated round does not show their
+        cost.
     """
 
     def __init__(self, protection: str | None = "") -> None:
         self.protection = protection
         self._lost: dict[int, Streak] = {}
         self._repeats: dict[int, list[int | None]] = {}
-        """By client, what it sent before interruptions."""
+        """By client, its uploads before interruptions."""
         self._evaluations: Counter[int] = Counter()
         self._recorded = 0
         self._attached: dict[int, Streak] = {}
-        """The clients of this round, and what each had not finished before."""
+        """The clients of this round, with the attempts that each had not finished before."""
         self._idle: set[int] = set()
         """Clients that attached, and have not been asked for a batch yet."""
 
@@ -89,7 +89,7 @@ class UnfinishedRounds(Observer):
 
     @property
     def interrupted(self) -> Collection[int]:
-        """The clients that may have sent what no checkpoint has, and have not finished a round."""
+        """Clients that may have sent something that no checkpoint has, and not finished since."""
         return self._repeats.keys()
 
     @property
@@ -106,13 +106,13 @@ class UnfinishedRounds(Observer):
         self._recorded += 1
 
     def resume(self, begun: Sequence[Begun]) -> bool:
-        """Take up what has begun since this state was stored; return whether records are missing.
+        """Add what has begun since this state was stored; return whether records are missing.
 
         Parameters
         ----------
         begun
-            All that the run has recorded, in order. A round that follows the same or a later one
-            is the first after an interruption.
+            All recorded beginnings of the run, in order. A round that follows the same or a later
+            one is the first after an interruption.
         """
         missing = len(begun) < self._recorded
         since = begun if missing else begun[self._recorded :]
@@ -128,14 +128,14 @@ class UnfinishedRounds(Observer):
             steps = one.steps if one.protection == (self.protection or "") else None
             for client in one.clients:
                 attempts = self._repeats.setdefault(client, [])
-                # Where it may have begun this round: at its state, or where it was lost.
+                # It may have begun this round at its state, or where it was lost.
                 before: Sequence[int | None] = ()
                 if client in uninterrupted:
                     before = attempts[-1:]
                 elif client in one.again:  # lost before the state was stored
                     before = self._lost.get(client, Streak()).lengths[:1]
                 if client in uninterrupted and client not in one.again:
-                    attempts.pop()  # the same attempt goes on
+                    attempts.pop()  # the same attempt continues
                 attempts.append(_sum([*before, steps]))
                 uninterrupted.add(client)
             last = one.round
@@ -149,12 +149,12 @@ class UnfinishedRounds(Observer):
             self._lost[client] = before.and_one_of(event.steps)
 
     def on_exchange(self, event: Exchange) -> None:
-        """Note who is asked for a batch."""
+        """Note the clients that are asked for a batch."""
         if event.phase == "train" and event.direction == "down" and _asks(event.payload):
             self._idle.discard(event.client)
 
     def on_round(self, event: RoundDone) -> None:
-        """Drop the counts of those that finished it; who was not asked keeps its count."""
+        """Drop the counts of clients that finished; those that were not asked keep theirs."""
         for client, before in self._attached.items():
             if client in self._idle:
                 self._lost[client] = before
@@ -166,12 +166,12 @@ class UnfinishedRounds(Observer):
 
     @contextmanager
     def evaluating(self, clients: Collection[int], failures: Collection[int]) -> Iterator[None]:
-        """Count an evaluation within a `with` block, until it ends: then states have what was sent.
+        """Count an evaluation within a `with` block; after it states include what was sent.
 
         Parameters
         ----------
         failures
-            Those that fail meanwhile, whose states may lack it.
+            Clients that fail meanwhile, whose states may lack it.
         """
         self._evaluations.update(clients)
         yield
@@ -213,7 +213,7 @@ def _sum(lengths: Sequence[int | None]) -> int | None:
 
 
 def _asks(payload: Mapping[str, Any]) -> bool:
-    """Return whether a batch is asked for: by a share in a plan or, without plans, in any step."""
+    """Return whether a batch is asked for, by a share in a plan, or in any step without plans."""
     if "plan" in payload:
         return any(share is not None for share in payload["plan"] or ())
     return not payload.get("last")  # it delivers gradients and asks for nothing

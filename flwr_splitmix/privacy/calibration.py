@@ -34,13 +34,13 @@ class ReleasePlan:
     Parameters
     ----------
     release
-        What the client will send for each batch; `ratio` and `ratios` are not used.
+        The client's release for each batch; `ratio` and `ratios` are not used.
     passes
         Number of passes over the data: each record is in one batch of each pass.
     delta
         The guarantee's failure probability, including that of random masks.
     kept
-        What is known about the client's ratios: one number for all passes (1 is the worst case),
+        The client's ratios, as far as known: one number for all passes (1 is the worst case),
         one per pass, as enumerated from the run's seed, or `RandomMasks`, which also knows what
         clients that are left over send.
     k

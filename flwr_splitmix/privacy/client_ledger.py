@@ -1,4 +1,4 @@
-"""A client's ledger in memory, which no state that it goes on with makes shrink."""
+"""A client's ledger in memory, which shrinks with no state that it continues from."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from flwr_splitmix.privacy.ledger import Ledger
 class ClientLedger(Ledger):
     """A ledger that outlives runs with its client, and is kept with the client's state.
 
-    A run that goes on has the ledger of its last round, which lacks what other runs have spent
-    since. So a state that this ledger has returned or taken before changes nothing. To any other
-    state it adds its own sum, charged to every record: too much perhaps, never too little. A copy
-    is another ledger, also one that was pickled: it may not have what this one spends from then on.
+    A resumed run has the ledger of its last round, which lacks what other runs have spent since.
+    So a state that this ledger has returned or taken before changes nothing. To any other state it
+    adds its own sum, charged to every record: perhaps too much, never too little. A copy is another
+    ledger, even if it was pickled: it may lack what this one spends from then on.
 
     Parameters
     ----------
@@ -39,11 +39,11 @@ class ClientLedger(Ledger):
         self._loaded_digest = b""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as JSON values, which say that they are this ledger's."""
+        """Return the state as JSON values, which identify this ledger."""
         return {**super().state_dict(), "of": self._id}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; errors as for `Ledger`."""
+        """Continue from a state; errors as for `Ledger`."""
         digest = sha256(json.dumps(state, sort_keys=True).encode()).digest()
         if state.get("of") == self._id or digest == self._loaded_digest:
             return

@@ -101,7 +101,7 @@ def check_bound(name: str, bound: float) -> None:
     Parameters
     ----------
     name
-        What the bound is called in the error message.
+        The name of the bound in the error message.
     """
     if not SMALLEST <= bound <= LARGEST:
         raise ValueError(
@@ -116,7 +116,7 @@ def check_drawn(name: str, sigma: float) -> None:
     Parameters
     ----------
     name
-        What it is called in the error message.
+        Its name in the error message.
     """
     if sigma > LARGEST:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What happened, separate from its cost: the events that a ledger understands."""
+"""The events that a ledger understands, separate from their cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Relation = Literal["replace", "add-remove"]
 
 "replace": the record is another one. "add-remove": it is empty, so that its places in uploads hold
 noise alone; what it adds to them is added or removed. (Without the record itself the client would
-have other batches throughout, and say another number of examples.)
+have other batches throughout, and report another number of examples.)
 """
 
 Family = Literal["full", "mixup", "cutmix"]
@@ -54,7 +54,7 @@ WITHOUT_NOISE = frozenset(
         "unknown",
     }
 )
-"""Those that leave neither the labels nor the smashed data an epsilon."""
+"""Reasons that leave neither the labels nor the smashed data an epsilon."""
 
 OUTSIDE = {
     "gradients": "gradients sent to clients",

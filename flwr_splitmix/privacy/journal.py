@@ -34,11 +34,11 @@ LONGEST = 1 << 26
 """Most bytes of a line, far more than any has: a file without lines is not read whole."""
 
 _DAMAGES = (ValueError, KeyError, AttributeError, TypeError, RecursionError)
-"""What reading a damaged line raises: of no JSON, of no object, of one nested too deeply."""
+"""Errors from reading a damaged line: no JSON, no object, or one nested too deeply."""
 
 
 def reason_of(error: OSError | JournalError) -> str:
-    """Return why a journal cannot be used, without the file's path."""
+    """Return the reason why a journal cannot be used, without the file's path."""
     return str(getattr(error, "strerror", None) or error)
 
 
@@ -156,7 +156,7 @@ class SharedJournal:
     Raises
     ------
     OSError, JournalError
-        As for `Journal`; also later, of each operation.
+        As for `Journal`, and later for each operation.
     """
 
     def __init__(self, path: Path, *, durable: bool = True) -> None:
@@ -182,17 +182,17 @@ class SharedJournal:
             journal.close()
 
     def append(self, *entries: Mapping[str, Any]) -> None:
-        """Write lines, as `Journal.append`."""
+        """Write lines, as `Journal.append` does."""
         with self.held() as journal:
             journal.append(*entries)
 
     @property
     def changed(self) -> bool:
-        """Whether the file is another than at the last `note_seen`."""
+        """Whether the file has changed since the last `note_seen`."""
         return self._seen_state != self._state()
 
     def note_seen(self) -> None:
-        """Take the file as it is now for known."""
+        """Note the present state of the file as seen."""
         self._seen_state = self._state()
 
     def _state(self) -> str:

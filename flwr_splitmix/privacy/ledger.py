@@ -1,4 +1,4 @@
-"""One client's ledger: what it released, what that costs, and what epsilon does not cover."""
+"""One client's ledger: its releases, their cost, and what epsilon does not cover."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OUTSIDE = {**OUTSIDE, **OUTSIDE_IN_U_SHAPE}
 
 @dataclass(frozen=True)
 class Charge:
-    """The cost of what is sent about one batch.
+    """The cost of the releases about one batch.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class Ledger:
         return self._releases
 
     def charge(self, *events: Event, epoch: int = 0, records: ArrayLike | None = None) -> None:
-        """Charge what was sent together about one batch.
+        """Charge releases that were sent together about one batch.
 
         Call this when bytes are sent, even if the server then rejects them, and with all releases
         of the batch at once: they are summed before batches are compared.
@@ -152,7 +152,7 @@ class Ledger:
         self._releases += charge.count
 
     def charge_each(self, *events: Event) -> None:
-        """Charge what was sent together about every record, beside the passes over the data.
+        """Charge releases that were sent together about every record, beside the passes.
 
         Raises
         ------
@@ -178,7 +178,7 @@ class Ledger:
         Parameters
         ----------
         release
-            What they have in common; its ratio is not used.
+            The values that they have in common; its ratio is not used.
         ratios, epochs
             (steps,): the client's ratio in each step, and the pass that its batch belongs to.
         groups
@@ -189,7 +189,7 @@ class Ledger:
         Raises
         ------
         ValueError
-            As in `charge`, or if a ratio is not in 0..1 or lengths differ; nothing is charged.
+            As for `charge`, or if a ratio is not in 0..1 or lengths differ; nothing is charged.
         """
         m = np.asarray(ratios, dtype=np.float64)
         passes = np.asarray(epochs, dtype=np.int64)
@@ -268,7 +268,7 @@ class Ledger:
         Raises
         ------
         TypeError, ValueError
-            As in `charge` and `statement`, or if `max_epsilon` is not a positive number.
+            As for `charge` and `statement`, or if `max_epsilon` is not a positive number.
         """
         if not max_epsilon > 0:
             raise ValueError(f"max_epsilon is {max_epsilon}; a budget must be above 0")
@@ -283,12 +283,12 @@ class Ledger:
 
     @property
     def unbounded(self) -> tuple[str, ...]:
-        """Why nothing bounds epsilon, if so: keys of `UNBOUNDED`."""
+        """Keys of `UNBOUNDED` for why nothing bounds epsilon; empty if something does."""
         notes = self._known_notes()
         return tuple(key for key in UNBOUNDED if key in notes)
 
     def total(self) -> Charge:
-        """Return what the worst record has paid, as a charge for every record, with all notes."""
+        """Return the worst record's costs as a charge for every record, with all notes."""
         return Charge(None, float(self._book.spent()[2]), tuple(self._notes), self._releases)
 
     def spent(self) -> Floats:
@@ -337,5 +337,5 @@ class Ledger:
 
 
 def _unresolved(costs: Floats) -> tuple[str, ...]:
-    """Return why releases without gaps have no bound all the same, if one has none."""
+    """Return the reasons why releases without gaps still have no bound; empty if all have one."""
     return () if np.isfinite(costs).all() else ("resolution",)

@@ -27,7 +27,7 @@ RECORD_BYTES = 52
 PLACES = 1000
 """Beginnings of rounds that the sums keep, the latest: a round that was interrupted is one of them.
 
-What is forgotten is charged again if the round is repeated, so too much, never too little."""
+A forgotten one is charged again if the round is repeated: too much, never too little."""
 
 RELATION: Relation = "replace"
 """The relation of every such file: a record is replaced, which costs the most."""
@@ -58,17 +58,18 @@ class LedgerFile:
     Attributes
     ----------
     ledger
-        What the node has spent, as far as this process has seen; it is up to date within `held`.
+        The node's spending, as far as this process has seen; it is up to date within `held`.
         Charge it through `charge` only.
     begun
-        How often this run has begun to charge from each place in its data on, likewise.
+        The number of times that this run has begun to charge from each place in its data on;
+        likewise up to date.
 
     Raises
     ------
     OSError
         If it cannot be opened or written.
     JournalError
-        If it is damaged or has another version, or another process does not let go of it.
+        If it is damaged or has another version, or another process keeps holding it.
     """
 
     def __init__(self, path: Path, run: str, records: int) -> None:
@@ -98,7 +99,7 @@ class LedgerFile:
         Parameters
         ----------
         begins
-            With a round's first charge, the place in the data from which the round goes on.
+            With a round's first charge, the place in the data from which the round continues.
 
         Raises
         ------
@@ -114,7 +115,7 @@ class LedgerFile:
             self.begun.update(first.values())
 
     def _begin(self, journal: Journal) -> None:
-        """Go on with this run's charges, or begin them after the sum of all earlier ones."""
+        """Continue this run's charges, or begin them after the sum of all earlier ones."""
         heads, ledgers, begun = self._read()
         if self._key not in heads:
             carried = [_plain(ledger.total(), None) for ledger in ledgers]
@@ -131,7 +132,7 @@ class LedgerFile:
             if "version" in entry or not heads:
                 if entry.get("version") != VERSION:
                     raise JournalError(
-                        f"{self._journal.path.name} is not a ledger of version {VERSION}: go on "
+                        f"{self._journal.path.name} is not a ledger of version {VERSION}: continue "
                         "with the flwr-splitmix that wrote it, which alone knows what was spent"
                     )
                 heads.append((entry["run"], entry["records"]))
@@ -168,7 +169,7 @@ class LedgerFile:
         ledgers: list[Ledger],
         begun: list[Counter[int]],
     ) -> None:
-        """Take what was read, and sum up the file if it is long."""
+        """Adopt what was read, and sum up the file if it is long."""
         sums = RECORD_BYTES * sum(records for _, records in heads)
         if self._journal.path.stat().st_size > max(LONG, 4 * sums):
             journal.replace(

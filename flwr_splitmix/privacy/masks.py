@@ -1,4 +1,4 @@
-"""What is known about the masks of a future run, and a bound on their cost."""
+"""Knowledge of the masks of a future run, and a bound on their cost."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class RandomMasks:
             raise ValueError(f"batches is {self.batches}; it must be at least 1")
 
     def sizes(self, k: int) -> list[dict[int, float]]:
-        """Return how likely a client is in a group of each size, for each number of clients.
+        """Return the chance of a client to be in a group of each size, per number of clients.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class RandomMasks:
         return float(min(bounds.min(), draws * worst))
 
     def worst(self, costs: Mapping[int, Floats]) -> float:
-        """Return what a pass costs at most, whatever is drawn; `costs` are those of `bound`."""
+        """Return the largest cost of a pass, whatever is drawn; `costs` are those of `bound`."""
         times = {size: size if self.k_times else 1 for size in costs}
         return max(times[size] * float(cost.max()) for size, cost in costs.items())
 
@@ -131,7 +131,7 @@ class RandomMasks:
         Parameters
         ----------
         sizes
-            How likely a group of each size is.
+            The chance of a group of each size.
         """
         logs = np.full(len(slopes), -math.inf)
         for size, chance in sizes.items():

@@ -27,7 +27,7 @@ ROUNDING = 1.01
 
 
 def clip_smashed(smashed: Tensor, noise: GaussianNoise) -> Tensor:
-    """Bound what one sample can contribute.
+    """Bound the contribution of one sample.
 
     "patch" and "sample" scale vectors with a norm above `clip_norm` C down to it. "range" clamps
     every number to [-Delta/2, Delta/2], Delta being `clip_norm`: the papers' interval [0, Delta]
@@ -85,7 +85,7 @@ def add_noise(tensor: Tensor, sigma: float, generator: torch.Generator | None = 
         Standard deviation, in the units of `tensor`; 0 adds nothing.
     generator
         On the CPU, for tests only: its draws reveal all its past and future draws. None draws
-        noise that nobody can reproduce (see `secret_normal`).
+        noise that cannot be reproduced (see `secret_normal`).
 
     Returns
     -------
@@ -116,7 +116,7 @@ def noisy_labels(
     lam
         The client's own mixing ratio, 1 without mixing.
     generator
-        As in `add_noise`.
+        As for `add_noise`.
 
     Returns
     -------
@@ -135,7 +135,7 @@ def noisy_labels(
 
 
 def smashed_limit(noise: GaussianNoise) -> float:
-    """Return the largest magnitude of a clipped number with noise, also if rounded on its way.
+    """Return the largest magnitude of a clipped number with noise, even if rounded on its way.
 
     Infinite without clipping. A mixing ratio makes numbers smaller before the noise, never larger.
     """
@@ -144,9 +144,9 @@ def smashed_limit(noise: GaussianNoise) -> float:
 
 
 def label_range(noise: GaussianNoise) -> tuple[float, float]:
-    """Return the smallest and the largest number of `noisy_labels`, also if rounded.
+    """Return the smallest and the largest number of `noisy_labels`, even if rounded.
 
-    They are those of any mixing ratio, so that whoever is told them learns nothing of a client's.
+    They are those of any mixing ratio, so that they reveal nothing of a client's.
     """
     if noise.clamp_labels:
         return 0.0, 1.0

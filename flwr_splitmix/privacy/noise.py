@@ -24,9 +24,9 @@ class GaussianNoise:
         Standard deviations of the noise on each number of the smashed data, and of the labels, in
         their own units. 0 means no noise on that part, which then has no epsilon.
     clip
-        What is bounded before noise is added: "patch", each patch's L2 norm; "range", each number,
-        to an interval; "sample", the L2 norm of a sample's whole smashed data; "none", nothing, so
-        that there is no epsilon at all.
+        The quantity that is bounded before noise is added: "patch", each patch's L2 norm; "range",
+        each number, to an interval; "sample", the L2 norm of a sample's whole smashed data; "none",
+        nothing, so that there is no epsilon at all.
     clip_norm
         The bound C of the norm, or the width Delta of the interval, in units of the smashed data.
     smashed_noise

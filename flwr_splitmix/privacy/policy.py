@@ -17,7 +17,7 @@ POLICY = "privacy-policy"
 
 
 class PolicyError(ValueError):
-    """A node's policy is invalid; the message names key, value and what is allowed."""
+    """A node's policy is invalid; the message names the key, its value and the allowed ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class NodePolicy:
 
     @property
     def limits(self) -> bool:
-        """Whether it says anything of what may leave, rather than only how."""
+        """Whether it limits what may leave, rather than only how."""
         return replace(self, allow_insecure=None) != NodePolicy()
 
     @classmethod
@@ -153,7 +153,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         values = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise PolicyError(f"{POLICY} {path} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # also of a number with too many digits
+    except ValueError as error:  # even for a number with too many digits
         raise PolicyError(f"{POLICY} {path} is not a TOML file: {error}") from None
     if unknown := sorted(set(values) - set(KEYS)):
         raise PolicyError(

@@ -1,4 +1,4 @@
-"""What a run's settings say about its plan: passes over the data, and how much masks keep."""
+"""A run's plan from its settings: passes over the data, and the share that masks keep."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FAILURE = 0.1  # fraction of delta reserved for masks not yet drawn
 
 
 def passes_of(steps: int, records: int, batch_size: int) -> int:
-    """Return over how many passes a client's batches of so many steps are spread.
+    """Return the number of passes over which a client's batches of so many steps are spread.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def ratios_of(
     k_times: bool = False,
     batches: int = 1,
 ) -> float | RandomMasks:
-    """Return what is known about a client's ratios, as `ReleasePlan.kept`.
+    """Return the knowledge of a client's ratios, as `ReleasePlan.kept`.
 
     Parameters
     ----------
@@ -71,12 +71,12 @@ def ratios_of(
 
 
 def left_over(clients: int | Collection[int] | None, k: int) -> int:
-    """Return how many clients at most form a smaller group; 0 if their number is not given."""
+    """Return the most clients in a smaller group; 0 if the number of clients is not given."""
     return max((n % k for n in numbers_of(clients)), default=0)
 
 
 def ratio_in_words(plan: ReleasePlan) -> str:
-    """Return how much of a sample a plan assumes to be sent."""
+    """Return, in words, the share of a sample that a plan assumes to be sent."""
     kept = plan.kept
     if plan.release.family == "full":
         return "1"

@@ -70,9 +70,9 @@ def in_words(
     Parameters
     ----------
     most
-        A bound, if epsilon is what is only expected.
+        A bound, if epsilon is only the expected value.
     """
-    who = "is replaced" if relation == "replace" else "is replaced by an empty one"
+    change = "is replaced" if relation == "replace" else "is replaced by an empty one"
     if unbounded_because:
         sentence = f"no epsilon: {'; '.join(unbounded_because)}"
     else:
@@ -81,5 +81,5 @@ def in_words(
             if most is None
             else f"about {epsilon:.4g}, at most {epsilon_text(most)},"
         )
-        sentence = f"epsilon {number} at delta {delta:g} when a record {who}"
+        sentence = f"epsilon {number} at delta {delta:g} when a record {change}"
     return f"{sentence}. Not covered: {'; '.join(outside)}" if outside else sentence

@@ -1,4 +1,4 @@
-"""The recording of what a run's server sees, for attacks: its size, facts and removal."""
+"""The recording of a run's server's view, for attacks: its size, facts and removal."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def recording_of(run: Run) -> RunRecording | None:
 
 
 def write_facts(run: Run, facts: dict[str, Any]) -> None:
-    """Save the facts needed to tell later which examples a batch held; they contain no data."""
+    """Save the facts needed to find out later the examples of a batch; they contain no data."""
     attacks_dir(run).mkdir(mode=0o700, exist_ok=True)
     write_json(attacks_dir(run) / _FACTS, facts, private=True)
 
 
 def read_facts(run: Run) -> dict[str, Any]:
-    """Return what `write_facts` wrote.
+    """Return the facts that `write_facts` wrote.
 
     Raises
     ------
@@ -85,12 +85,12 @@ def read_facts(run: Run) -> dict[str, Any]:
 
 
 def forget(run: Run) -> RunRecording | None:
-    """Remove a run's recording and its attacks' results; return what there was, or None.
+    """Remove a run's recording and its attacks' results; return the recording, or None.
 
     Raises
     ------
     RunError
-        If it cannot be removed. Of a link nothing is: what was recorded is elsewhere.
+        If it cannot be removed, or is a link: then the recording is elsewhere.
     """
     path = attacks_dir(run)
     if path.is_symlink():

@@ -1,4 +1,4 @@
-"""The beginnings of a run's rounds: who was asked for something, line by line as it happens."""
+"""The beginnings of a run's rounds and the clients asked, line by line as it happens."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Begun(NamedTuple):
 
     `again` has those of `clients` that were lost in the round that they had begun before, so that
     they send its batches again. `steps` is the length of a round of training, in which no client is
-    asked for more batches; None if it is not known. `protection` stands for the mixer and the noise
-    of what was sent in it: a line with another one says nothing of what an attempt costs; "" if
+    asked for more batches; None if it is not known. `protection` is a digest of the mixer and
+    the noise of its uploads: a line with another one does not give the cost of an attempt; "" if
     that is not known.
     """
 
@@ -36,7 +36,7 @@ def append_begun(path: Path, begun: Begun) -> None:
 
 
 def read_begun(path: Path) -> list[Begun]:
-    """Return what has begun, in order; a missing file has nothing.
+    """Return the beginnings, in order; a missing file has none.
 
     Raises
     ------

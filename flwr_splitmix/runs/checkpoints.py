@@ -29,7 +29,7 @@ _log = logging.getLogger("flwr.splitmix")
 
 
 def lower_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the lower segment of a checkpoint: averaged, or else that which clients began with."""
+    """Return a checkpoint's lower segment: the averaged, or else the one clients began with."""
     return under(LOWER, tensors) or under(INITIAL, tensors)
 
 
@@ -299,7 +299,7 @@ def _newest_readable(rounds: Sequence[int], load: Callable[[int], Checkpoint]) -
         try:
             return load(saved)
         except OtherFormError:
-            raise  # it is whole: what is older lacks what was charged since
+            raise  # it is whole: older ones lack later charges
         except StorageError as error:
             _log.warning("skipped a damaged checkpoint, trying an older one: %s", error)
     return None

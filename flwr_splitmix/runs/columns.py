@@ -23,7 +23,7 @@ COLUMNS: dict[str, str | None] = {
     "uplink_bytes_psl": "int64",
     "clients_alive": "int64",
     "clients_failed": "int64",
-    "slowest_node": None,  # a client's index; in rows of one's own any name: typed by its values
+    "slowest_node": None,  # a client's index; in a user's own rows any name: typed by its values
     "steps_per_second": "float64",
 }
 """The columns of every metrics file, with their Arrow types, which hold even if all are null."""

@@ -65,7 +65,7 @@ class ConfigFile:
         return False
 
     def reconcile(self, values: Row) -> None:
-        """Go on with a configuration that was compared with what is given; nothing is written."""
+        """Continue with a configuration that was compared with the given keys; write nothing."""
         self.values = values
         self.reconciled = True
 
@@ -84,7 +84,7 @@ class ConfigFile:
         Raises
         ------
         RunError, OSError
-            If the configuration so far cannot be read, or the new one not be written.
+            If the present configuration cannot be read, or the new one not written.
         """
         self.values = self.extended(rounds)
         marked_values = marked(self.values)

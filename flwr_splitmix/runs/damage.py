@@ -1,4 +1,4 @@
-"""Files of a run that cannot be read: errors that say what can be done."""
+"""Files of a run that cannot be read: errors with their remedies."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _REMEDIES = {
 def unreadable(path: Path, reason: object, remedy: str = "") -> RunError:
     """Return the error of a file that cannot be read.
 
-    Its remedy is the given one, or else that of a run's file of this name.
+    The remedy is the given one, or else that for a run's file of this name.
     """
-    if isinstance(reason, PermissionError):  # it is whole, and somebody else's
+    if isinstance(reason, PermissionError):  # it is whole, but belongs to another user
         return RunError(f"cannot read {path}: {reason.strerror}; its owner may read it")
     remedy = remedy or _REMEDIES.get(path.name, "")
     return RunError(f"cannot read {path}: {reason}" + (f"; {remedy}" if remedy else ""))
@@ -100,7 +100,7 @@ def check_mixtures(path: Path, kept: Mapping[str, Any]) -> None:
             patches, norms = mixture["rows"] * mixture["columns"], mixture["norms"]
             _check_length(norms, patches, "norms")
             for norm in norms:
-                if norm not in NOT_FINITE:  # as of a run that diverged
+                if norm not in NOT_FINITE:  # as in a run that diverged
                     _check_numbers({"norm": norm}, "norm")
             for member in mixture["members"]:
                 _check_numbers(member, "client", "lam")
@@ -109,7 +109,7 @@ def check_mixtures(path: Path, kept: Mapping[str, Any]) -> None:
 
 @contextmanager
 def damage_of(path: Path, remedy: str = "") -> Iterator[None]:
-    """Say of an error about a file's values that the file is `unreadable`."""
+    """Raise an error about a file's values as that of an `unreadable` file."""
     try:
         yield
     except (AttributeError, LookupError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""How a run has ended: summary.json if it is finished, failure.json if an error ended it."""
+"""The ending of a run: summary.json if it is finished, failure.json if an error ended it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flwr_splitmix.words import printable
 
 
 class Ending:
-    """The files in a run's folder that say how it has ended; neither is there if it has not.
+    """The files in a run's folder about its ending; neither exists if it has not ended.
 
     Writing raises OSError if a file cannot be written; reading raises RunError if it is damaged.
     """
@@ -31,7 +31,7 @@ class Ending:
 
     @property
     def summary(self) -> Row | None:
-        """The summary of a finished run; None of another one."""
+        """The summary of a finished run; None for any other."""
         return read_summary(self._summary) if self.finished else None
 
     def finish(self, summary: Mapping[str, Any]) -> None:

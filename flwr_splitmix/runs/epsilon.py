@@ -44,7 +44,7 @@ def epsilon_facts(row: Mapping[str, Any], strategy: Any, *, mixtures: bool) -> d
     Parameters
     ----------
     strategy
-        Name of the run's strategy, as a configuration has it; None if it has none.
+        Name of the run's strategy, as in its configuration; None if that has none.
     mixtures
         Whether the run's ledger counts mixtures, not each upload.
 

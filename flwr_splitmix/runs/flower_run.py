@@ -15,7 +15,7 @@ LOG = "flower.log"
 """Flower's log of the run, if `splitmix run` followed it."""
 
 ABOUT_RESUMING = frozenset({"resume", "run-dir"})
-"""Keys of an app that say which run it resumes, and where; they are no part of what is trained."""
+"""Keys of an app for the run to resume, and its place; they do not affect training."""
 
 _NEWEST = 50  # only so many runs are searched: those that Flower ran last
 
@@ -34,7 +34,7 @@ def note_flower_run(run: Run, flower_run: int) -> None:
 def find_flower_run(flower_run: int, home: str | Path | None) -> Run | None:
     """Return the run that Flower ran under this id; None if there is none, or not yet.
 
-    Of all runs, the 50 are looked at that were started last or, if they were resumed, went on last.
+    Only the 50 runs that were started or resumed last are searched.
     """
     try:
         runs = Run.all(home)
@@ -55,7 +55,7 @@ def _noted(run: Run) -> float:
 
 
 def facts_of(run: Run) -> dict[str, str]:
-    """Return what `note_flower_run` wrote; empty if there is nothing to read."""
+    """Return the facts that `note_flower_run` wrote; empty if there are none."""
     try:
         facts = read_json(run.path / FILE)
     except (OSError, ValueError):

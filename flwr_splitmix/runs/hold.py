@@ -38,7 +38,7 @@ class Hold:
     file
         The lock file; it is created, and never removed.
     name
-        What is locked, for messages.
+        The name of the locked thing, for messages.
     """
 
     def __init__(self, file: Path, name: str) -> None:
@@ -127,7 +127,7 @@ def _lock_soon(file: TextIO) -> None:
 
 
 def _holder(file: TextIO) -> str:
-    """Describe who holds a lock, as far as the file tells."""
+    """Describe the process that holds a lock, as far as the file has it."""
     file.seek(0)
     try:
         holder = json.loads(file.read(1000))

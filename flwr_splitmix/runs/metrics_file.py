@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 _SHARE = 20
-"""metrics.parquet is written anew when it would lack one row in so many."""
+"""metrics.parquet is rewritten when it would lack one row in so many."""
 
 _MAX_ROWS = 2**22
 """Most rows that are read: more rounds than any run has."""
 
 
 class MetricsFile:
-    """A run's rows: in metrics.parquet, but for the newest, which are lines of metrics.jsonl.
+    """A run's rows: in metrics.parquet, except for the newest, which are in metrics.jsonl.
 
     A Parquet file is always written whole, so that rounds would cost more and more. While the
     rows are few it is written in every round, and there is no other file.
@@ -62,7 +62,7 @@ class MetricsFile:
 
     @property
     def last_round(self) -> int | None:
-        """The newest row's round; None without rows. Raises as `rows`."""
+        """The newest row's round; None without rows. Raises errors as `rows` does."""
         rows = self._read()
         return rows[-1]["round"] if rows else None
 
@@ -87,11 +87,11 @@ class MetricsFile:
         rows.append(fitting)
 
     def keep(self, round: int) -> None:
-        """Remove the rows after a round; errors as in `append`."""
+        """Remove the rows after a round; errors as for `append`."""
         self._write([row for row in self._read() if row["round"] <= round])
 
     def complete(self) -> None:
-        """Bring all rows into metrics.parquet; errors as in `append`."""
+        """Bring all rows into metrics.parquet; errors as for `append`."""
         if self._newest.exists():
             self._write(self._read())
 
@@ -107,7 +107,7 @@ class MetricsFile:
         return self._rows
 
     def _fitting(self, row: Row) -> Row | None:
-        """Return a row as it will be read; None if the columns or their types are others so far."""
+        """Return a row as it will be read; None if the present columns or types differ."""
         if row.keys() - self._kinds.keys():
             return None
         try:
@@ -116,7 +116,7 @@ class MetricsFile:
             return None
 
     def _write(self, rows: list[Row]) -> None:
-        """Write metrics.parquet with all rows; errors as in `append`."""
+        """Write metrics.parquet with all rows; errors as for `append`."""
         table = _table(rows)
         write_atomic(self._whole, as_parquet(table))
         self._kinds = {field.name: field.type for field in table.schema}

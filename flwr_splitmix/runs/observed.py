@@ -1,4 +1,4 @@
-"""What observers leave in a run's folder: record.json, and mixtures.json."""
+"""Files of observers in a run's folder: record.json, and mixtures.json."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write_record(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_mixtures(folder: Path) -> Row:
-    """Return the mixtures kept from the newest round; {} if none were.
+    """Return the mixtures kept from the newest round; {} if none were kept.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The directories of runs on disk: their names, their order, new ones."""
+"""The directories of runs on disk: their names, order and creation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check_writable(chosen: str | Path | None, option: str, inside: str = "runs")
     chosen
         The home, as in `runs_directory`.
     option
-        What names the home if it is given.
+        The option that names the home, if it is given.
     inside
         A folder in the home; it is made.
 
@@ -82,7 +82,7 @@ def check_writable(chosen: str | Path | None, option: str, inside: str = "runs")
 
 
 def run_paths(runs: Path) -> list[Path]:
-    """List the runs' directories, oldest first; those whose names no command takes are skipped.
+    """List the runs' directories, oldest first, without those whose names no command takes.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def check_label(label: object) -> None:
 
 
 def _has_id(path: Path) -> bool:
-    """Whether a run's folder has a name by which it can be asked for; a warning says if not."""
+    """Return whether a run's folder has a name that commands accept; warn if not."""
     if path.name == LATEST:
         _log.warning(
             "skipped a run: %s: %r stands for the newest run; rename the folder",
@@ -129,7 +129,7 @@ def _no_id(name: str) -> str:
 def _age(path: Path) -> int | None:
     """Return when a run's config.json was written, in ns.
 
-    None if it is not a run, was just removed, or is closed to this user, which a warning says.
+    None if it is not a run, was just removed, or, with a warning, is closed to this user.
     """
     try:
         facts = (path / "config.json").stat()
@@ -149,11 +149,11 @@ def new_run(name: str, config: Mapping[str, Any], home: str | Path | None) -> Pa
     Parameters
     ----------
     name
-        What the directory is named after, besides the UTC time and four hex digits.
+        Part of the directory's name, besides the UTC time and four hex digits.
     config
         Values that JSON has.
     home
-        As in `runs_directory`.
+        As for `runs_directory`.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def find_run(run_id: str, home: str | Path | None) -> Path:
     ------
     RunError
         If there is no such run, it is closed to this user, or `run_id` is a path rather than a
-        name, or none that a folder may have.
+        name, or a name that no folder may have.
     """
     runs = runs_directory(home)
     why = _no_id(run_id)

@@ -42,9 +42,9 @@ class Run:
     id
         The directory's name: UTC time, name, four hex digits; e.g. 20261120-101500-cutmixsl-3f2a.
     config_file
-        The run's configuration, and how it changes when the run is resumed; see `config`.
+        The run's configuration, and its changes when the run is resumed; see `config`.
     new
-        Whether this process has created it; otherwise it was opened, and may have begun before.
+        Whether this process has created it; otherwise it was opened, and may already have begun.
 
     Raises
     ------
@@ -193,16 +193,16 @@ class Run:
         steps: int | None = None,
         protection: str = "",
     ) -> None:
-        """Record what begins, so that a repeated round counts its uploads as sent before.
+        """Record a beginning, so that a repeated round counts its uploads as sent before.
 
         Parameters
         ----------
         again
             Those of `clients` that did not finish the round that they began before.
         steps
-            Most batches that training asks a client for; None if that is not known.
+            Most batches that training asks a client for; None if not known.
         protection
-            What stands for the mixer and the noise of what is sent; "" if that is not known.
+            A digest of the mixer and the noise of uploads; "" if not known.
 
         Raises
         ------
@@ -243,11 +243,11 @@ class Run:
 
     @property
     def failure(self) -> str | None:
-        """Description of the error that ended the run; None if none did, or it went on since."""
+        """Description of the error that ended the run; None if none did, or it resumed since."""
         return self._ending.failure
 
     def note_failure(self, error: str | None) -> None:
-        """Record the error that ended the run; None removes it when the run goes on.
+        """Record the error that ended the run; None removes it when the run resumes.
 
         Raises
         ------
@@ -263,7 +263,7 @@ class Run:
 
     @property
     def mixtures(self) -> Row:
-        """The mixtures kept from the newest round; {} if none were."""
+        """The mixtures kept from the newest round; {} if none were kept."""
         return read_mixtures(self.path)
 
     def write_record(self, record: Mapping[str, Any]) -> None:

@@ -31,7 +31,7 @@ class CutMixSL(SplitStrategy):
     Attributes
     ----------
     shuffles
-        Whether the mixer shuffles the patches of what it has mixed.
+        Whether the mixer shuffles the patches of its mixtures.
 
     Source: CutMixSL, algorithm 2.
     """

@@ -1,6 +1,6 @@
 """DPSL, DPMixSL, DPCutMixSL: split learning with Gaussian noise on smashed data and labels.
 
-These require `noise`. Other strategies accept it, but for those that mix inputs or have frozen
+These require `noise`. Other strategies accept it, except those that mix inputs or have frozen
 edges.
 """
 

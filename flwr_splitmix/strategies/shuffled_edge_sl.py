@@ -62,7 +62,7 @@ class _ShuffledEdgeSL(SplitStrategy):
                 raise ValueError(f"labels of client {client} {wrong}")
 
     def agree(self, clients: Clients) -> int:
-        """Leave out whose edges or shapes are not as required, and return the round's steps."""
+        """Exclude clients without the required edges or shapes; return the round's steps."""
         self._check_edges(clients)
         return super().agree(clients)
 
@@ -139,7 +139,7 @@ class BatchShuffleSL(_ShuffledEdgeSL):
     Parameters
     ----------
     upper, labels
-        As in `PatchShuffleSL`.
+        As for `PatchShuffleSL`.
     kappa
         Fraction of its own tokens that an image keeps, 0 < kappa <= 1; 1 is PS.
     **options
@@ -169,10 +169,10 @@ class SpectralShuffleSL(PatchShuffleSL):
     Parameters
     ----------
     upper, labels
-        As in `PatchShuffleSL`.
+        As for `PatchShuffleSL`.
     spectrum
-        What is transformed: "embedding", the frozen patch embedding f(x) reassembled into a map,
-        as in the paper's text; "pixels", the image itself, as its Figure 4 shows.
+        The input of the transform: "embedding", the frozen patch embedding f(x) reassembled into a
+        map, as in the paper's text; "pixels", the image itself, as its Figure 4 shows.
     **options
         See `SplitStrategy`.
 

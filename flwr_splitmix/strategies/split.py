@@ -56,7 +56,7 @@ _ELSEWHERE: dict[str, type] = {
     "noise=GaussianNoise(...)": GaussianNoise,
     "pace=Pace(...)": Pace,
 }
-"""What has the options that a strategy of the L shape does not take itself."""
+"""Other places of options that a strategy of the L shape does not take itself."""
 
 
 class SplitStrategy(TrainingLoop):
@@ -260,7 +260,7 @@ class SplitStrategy(TrainingLoop):
         return replace(before, mixer_warnings=mixer_warnings, client_warnings=of_clients)
 
     def warn_if_trained(self) -> None:
-        """Log, once, if the upper segment has learned already, though a run begins anew."""
+        """Log, once, if the upper segment has been trained, although a new run begins."""
         self.upper.warn_if_trained(type(self).__name__)
 
     @property
@@ -316,7 +316,7 @@ class SplitStrategy(TrainingLoop):
         return num_steps
 
     def _training(self) -> SplitTraining:
-        """Return what all steps of the run share."""
+        """Return the parts and settings common to all steps of the run."""
         return SplitTraining(
             mixer=self.mixer,
             upper=self.upper,
@@ -336,7 +336,7 @@ class SplitStrategy(TrainingLoop):
 
     @property
     def facts_to_keep(self) -> dict[str, Any]:
-        """What a checkpoint says of the run, and of how the mixer protects."""
+        """Facts in a checkpoint about the run and the mixer's protection."""
         return {**super().facts_to_keep, PROTECTION: facts_of_mixer(self.mixer)}
 
     def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

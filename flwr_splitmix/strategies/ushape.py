@@ -50,7 +50,7 @@ class UShapeStrategy(TrainingLoop):
     device, precision
         For the trunk; "auto" chooses, "placed" leaves a trunk where it is.
     width
-        d of the hidden states; None uses the trunk's `width`, or else what most clients report.
+        d of the hidden states; None uses the trunk's `width`, or else that of most clients.
     max_length
         Most tokens that the trunk accepts; None uses the trunk's `max_length`, or else no limit.
     **options
@@ -145,13 +145,13 @@ class UShapeStrategy(TrainingLoop):
         )
 
     def new_shape_state(self, before: UShapeState | None) -> UShapeState:
-        """Return a new state: clients say anew what they need, also those of the last `fit`."""
+        """Return a new state: clients report their needs anew, even those of the last `fit`."""
         return UShapeState(
             ClientWarnings("head, tail and optimizer", averages=self.aggregator.averages)
         )
 
     def warn_if_trained(self) -> None:
-        """Log, once, if the trunk has learned already, though a run begins anew."""
+        """Log, once, if the trunk has been trained, although a new run begins."""
         self.trunk.warn_if_trained(type(self).__name__)
 
     @property
@@ -213,14 +213,14 @@ class UShapeStrategy(TrainingLoop):
 
     @property
     def facts_to_keep(self) -> dict[str, Any]:
-        """What a checkpoint says of the run, and of how clients of this process hide their data."""
+        """Facts in a checkpoint about the run and the hidings of clients of this process."""
         facts, clients = super().facts_to_keep, self.run_state.clients
         if clients is not None:  # nodes make their hidings from the run's configuration
             facts[PROTECTION] = facts_of_hidings(clients)
         return facts
 
     def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the trunk and its optimizer, and how long clients have calibrated."""
+        """Return the trunk and its optimizer, and the steps of clients' calibrations."""
         tensors, meta = self.trunk.state()
         return tensors, meta | {"calibrations": self.run_state.shape.calibrations.state()}
 

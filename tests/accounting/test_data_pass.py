@@ -29,5 +29,5 @@ def test_a_client_met_after_a_round_may_stand_amid_a_pass_unless_it_says_where(
     described = read_description({**SAID, **fields})
     assert isinstance(described, SplitDescription)
     met = DataPosition.met(described)
-    met.begin_round(2, described, [], goes_on=False)
+    met.begin_round(2, described, [], same_object=False)
     assert met.copies == copies

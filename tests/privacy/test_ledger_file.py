@@ -225,7 +225,7 @@ def test_a_ledger_of_another_version_is_refused(tmp_path: Path, version: int | N
         journal.append({**charge, "records": [0, 1]})
     before = (tmp_path / "ledger").read_bytes()
     with pytest.raises(
-        JournalError, match="ledger is not a ledger of version 3: go on with the flwr"
+        JournalError, match="ledger is not a ledger of version 3: continue with the flwr"
     ):
         LedgerFile(tmp_path / "ledger", "a", 4)
     assert (tmp_path / "ledger").read_bytes() == before

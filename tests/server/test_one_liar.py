@@ -305,7 +305,7 @@ def test_half_an_example_costs_its_client_where_nothing_is_averaged(
     )
     strategy.fit(clients_with(liar_kind), 2)
     assert [event.failures for event in observer.events] == [
-        {LIAR: "has 0.5 examples now, and said 48 before"}
+        {LIAR: "has 0.5 examples now, and reported 48 before"}
     ] * 2
 
 

@@ -20,8 +20,8 @@ class TrackerError(ValueError):
 class _Known(NamedTuple):
     """A tracker's module and factory, the package that it needs, and the extra that installs it.
 
-    `silent` are the variable, and its value, by which the package sends its makers nothing of its
-    use: they are set before it is imported, unless the environment has the variable.
+    `silent` are the variable, and its value, that keep the package from sending usage to its
+    makers: they are set before it is imported, unless the environment has the variable.
     """
 
     module: str

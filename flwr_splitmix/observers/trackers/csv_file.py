@@ -36,7 +36,8 @@ class CsvTracker(Tracker):
     def begin(self, event: RunStarted, config: Mapping[str, Any]) -> None:
         """Read the rows of rounds before the first one from an existing file.
 
-        One without a column of rounds, as a spreadsheet writes that separates by ";", is set aside.
+        A file without a column of rounds, such as a spreadsheet's with ";" as separator, is set
+        aside.
         """
         place = self.place(event, "")
         self._file = place / "metrics.csv"
@@ -77,8 +78,8 @@ class CsvTracker(Tracker):
     def _rows(self) -> list[dict[str, str]]:
         """Return the file's rows.
 
-        Of a last line without an end nobody can say whether it is whole, as an editor may have
-        saved it, or lacks digits: the newest row is in its place.
+        A last line without an end may be whole, as an editor may have saved it, or lack digits:
+        the newest row replaces it.
         """
         rows = _rows(self._file)
         if self._newest and self._file.exists() and not _ends_a_line(self._file):

@@ -1,4 +1,4 @@
-"""The base class of trackers: what they receive of a run, and the handling of their failures."""
+"""The base class of trackers: their data from a run, and the handling of their failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tracker(Observer, ABC):
     """Passes every round's numbers, failures and images to the methods of a subclass.
 
     A tracker that cannot begin ends the run before it trains. One that fails later is given up
-    with a warning, and the run goes on.
+    with a warning, and the run continues.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class Tracker(Observer, ABC):
 
 
 def _shortened(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values, with the last part alone of those that are absolute paths."""
+    """Return the values; of absolute paths only the last part."""
     return {key: Path(v).name if _is_absolute(v) else v for key, v in values.items()}
 
 

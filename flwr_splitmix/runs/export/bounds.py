@@ -1,7 +1,7 @@
 """Bounds on the model that a description asks for: it cannot be larger than its weights' files.
 
-Whatever sizes a description has, nothing is allocated for a model that its files cannot fill. Nor
-is a model used whose weights are NaN or infinite.
+Whatever sizes a description has, nothing is allocated for a model that its files cannot fill. No
+model with weights that are NaN or infinite is used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flwr_splitmix.runs.export.folder import unreadable
 from flwr_splitmix.words import gib
 
 _BUFFERS = 2**28
-"""Bytes that a model may need besides: of buffers that no file holds, such as masks."""
+"""Further bytes that a model may need, for buffers that no file holds, such as masks."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Weights:
 
     @classmethod
     def in_folder(cls, folder: Path) -> Weights:
-        """Count them.
+        """Count the arrays and bytes of the files in a folder.
 
         Raises
         ------

@@ -28,10 +28,10 @@ def _library(facts: Mapping[str, Any]) -> str:
 
 
 def _title(facts: Mapping[str, Any]) -> str:
-    whose = "" if facts["client"] is None else f", with the segment of client {facts['client']}"
+    owner = "" if facts["client"] is None else f", with the segment of client {facts['client']}"
     return (
         f"# {facts['model']}, trained by {facts['strategy']}\n\n"
-        f"Run `{facts['run']}` after round {facts['round']} of {facts['rounds']}{whose}.\n"
+        f"Run `{facts['run']}` after round {facts['round']} of {facts['rounds']}{owner}.\n"
     )
 
 

@@ -1,6 +1,6 @@
 """The description of an exported model, splitmix.json, with all that predictions need.
 
-Its values are checked for their types and their ranges: a folder may come from anybody.
+Its values are checked for their types and their ranges: a folder may come from anywhere.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Edge(_Checked):
 
 
 class VisionDescription(_Checked):
-    """What predictions need of a vision model.
+    """The parts of a vision model's description that predictions need.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class VisionDescription(_Checked):
     multi_label
         Whether an image may have several of them.
     preprocessing
-        What is done to an image of any size.
+        The steps applied to an image of any size.
     segments
         The function that makes the segments, a key of `SPLITS`, and its arguments.
     """
@@ -94,7 +94,7 @@ class VisionDescription(_Checked):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        """Refuse sizes that differ from what they must equal, which bounds them."""
+        """Refuse sizes that differ from the values that they must equal, and so bound them."""
         steps, arguments = self.preprocessing, self.segments.arguments
         for name, value, source, other in (
             ("num_classes", arguments.num_classes, "classes has", len(self.classes)),
@@ -109,7 +109,7 @@ class VisionDescription(_Checked):
 
 
 class LanguageDescription(_Checked):
-    """What predictions need of a language model.
+    """The parts of a language model's description that predictions need.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class LanguageDescription(_Checked):
     max_length, max_new_tokens
         Most tokens of a text, and of an answer.
     prompt
-        Of a model that generates text: the text around a question, with "{}" in its place.
+        For a model that generates text, the text around a question, with "{}" in its place.
     """
 
     kind: Literal["language"]
@@ -165,7 +165,7 @@ def read_description(folder: Path) -> Description:
 
 
 def _in_words(wrong: Any) -> str:
-    """Return an error of pydantic's with the key that it is about, or the keys that it names."""
+    """Return an error of pydantic's with its key, or the keys that it names."""
     key = ".".join(str(part) for part in wrong["loc"] if part not in _KINDS)
     message = str(wrong["msg"]).removeprefix("Value error, ")
     return f"{key}: {message}" if key else message

@@ -20,7 +20,7 @@ FACTS = "splitmix.json"
 """The file that describes a folder."""
 
 _REPLACED = f".{FACTS}"
-"""The description of an earlier export while that is being removed."""
+"""The name of an earlier export's description while that export is being removed."""
 
 FORMAT = 1
 """Version of that file's format. Readers refuse higher versions."""
@@ -68,7 +68,7 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
     Raises
     ------
     ExportError
-        As `check_target`, and if the folder cannot be created.
+        As for `check_target`, or if the folder cannot be created.
     """
     check_target(target, force=force)
     original, target = target, target.absolute()
@@ -145,7 +145,7 @@ def unreadable(file: Path, reason: object) -> ExportError:
 
 
 def _earlier(target: Path) -> list[Path]:
-    """Return what an earlier export has left in a folder, besides its description.
+    """Return the files that an earlier export has left in a folder, besides its description.
 
     Raises
     ------
@@ -168,8 +168,8 @@ def _earlier(target: Path) -> list[Path]:
 def _remove_earlier(target: Path) -> None:
     """Remove the files of an earlier export; of a link, only the link.
 
-    Its description goes first, so that nobody takes a part of a model for the whole; under its
-    other name it tells the next export what was left, if this one is interrupted.
+    Its description goes first, so that a part of a model is not taken for the whole; under its
+    other name it lists the remaining files for the next export, if this one is interrupted.
     """
     files = _earlier(target)
     if (target / FACTS).is_file():

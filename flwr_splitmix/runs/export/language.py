@@ -25,9 +25,9 @@ _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 def open_pretrained(folder: Path, auto: str, *, classes: int = 0) -> tuple[Any, Any]:
     """Load model and tokenizer, in evaluation mode, with nothing but what is in the folder.
 
-    Attention is that of training, and experts are computed as transformers does by default: some
-    values that config.json could have here are kernels from the hub, thus code. Texts are generated
-    with transformers' own defaults, whatever generation_config.json says.
+    Attention is the same as in training, and experts are computed as transformers does by default:
+    some values that config.json could have here are kernels from the hub, thus code. Texts are
+    generated with transformers' own defaults, whatever generation_config.json says.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def open_pretrained(folder: Path, auto: str, *, classes: int = 0) -> tuple[Any, 
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **load_options)
     except ExportError:
         raise
-    except Exception as error:  # of a damaged file its libraries raise whatever they meet
+    except Exception as error:  # for a damaged file its libraries may raise any
         raise ExportError(
             f"cannot read the model in {folder} ({cause(error)}); export the run again"
         ) from error
@@ -106,7 +106,7 @@ def _check_index(folder: Path) -> None:
         return
     try:
         names = set(files_in(folder / INDEX).values())
-    except Exception as error:  # whatever a damaged index leads to
+    except Exception as error:  # a damaged index may raise any
         raise unreadable(folder / INDEX, cause(error)) from error
     for name in names:
         if not name.endswith(".safetensors"):

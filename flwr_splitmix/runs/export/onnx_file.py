@@ -127,7 +127,7 @@ def _difference(file: Path, model: nn.Module, pixels: Tensor) -> float:
 
 @contextlib.contextmanager
 def _refused(sentence: str) -> Iterator[None]:
-    """Say in a sentence what the libraries do not take; each raises exceptions of many kinds."""
+    """Raise what the libraries refuse as one sentence; each raises exceptions of many kinds."""
     try:
         yield
     except (OSError, MemoryError):  # of the disk and the machine

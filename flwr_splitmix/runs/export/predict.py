@@ -57,7 +57,7 @@ def classify_pictures(folder: Path, pictures: Sequence[Path]) -> list[list[Likel
     Raises
     ------
     ExportError
-        As `load_segments`.
+        As for `load_segments`.
     DataError
         If an image cannot be read.
     """
@@ -97,7 +97,7 @@ def classify_text(folder: Path, text: str, second: str | None = None) -> list[Li
     described = _described(folder, LanguageDescription)
     if described.pairs and second is None:
         raise ExportError(
-            f"{folder} holds a model that classifies pairs of sentences; give it the other one, "
+            f"{folder} holds a model that classifies pairs of sentences; give it the second one, "
             'too: --second "..."'
         )
     if second is not None and not described.pairs:
@@ -141,7 +141,7 @@ def answer(folder: Path, question: str, *, max_new_tokens: int | None = None) ->
     check_characters(question, "the question has")
     described = _described(folder, LanguageDescription)
     if described.prompt is None:
-        raise ExportError(f"{folder} holds a model that classifies texts, and answers none")
+        raise ExportError(f"{folder} holds a model that classifies texts, and does not answer any")
     model, tokenizer = open_pretrained(folder, "AutoModelForCausalLM")
     (ids,) = token_ids(tokenizer, [described.prompt.replace("{}", question)])
     if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
@@ -211,8 +211,8 @@ def _load(segment: nn.Module, file: Path) -> None:
 def _ranked(probabilities: Tensor, classes: Sequence[str]) -> list[Likely]:
     if len(classes) != len(probabilities):
         raise DataError(
-            f"the model tells {counted(len(probabilities), 'class')} apart, {len(classes)} have a "
-            "name"
+            f"the model distinguishes {counted(len(probabilities), 'class')}, {len(classes)} have "
+            "a name"
         )
     order = probabilities.argsort(descending=True, stable=True)
     return [Likely(classes[int(i)], float(probabilities[i])) for i in order]

@@ -31,7 +31,7 @@ def write_vision(
     segments
         Lower and upper segment, with the trained weights.
     facts
-        What the model card states of them; "segments" has the call that makes such segments,
+        The model card's statements about them; "segments" has the call that makes such segments,
         "preprocessing" and "classes" are those of the run.
     onnx
         Whether to write an ONNX file, too.

@@ -25,7 +25,7 @@ class Group:
     Parameters
     ----------
     name
-        What distinguishes it from the other groups, in words.
+        Its difference from the other groups, in words.
     values
         By key, the values that distinguish it.
     facts
@@ -121,9 +121,9 @@ def compare(runs: Sequence[Run], *, mix_kinds: bool = False) -> Comparison:
 
 
 def _whole_config(run: Run, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's configuration, with what makes a difference and is not in it.
+    """Return a run's configuration, with further values that make a difference.
 
-    That is the number of clients, unless each round has a sample of them, and for runs of Python
+    They are the number of clients, unless each round has a sample of them, and for runs from Python
     the strategy.
     """
     config = dict(run.config)
@@ -167,7 +167,7 @@ def _notes(groups: Sequence[Group], kinds: dict[str, str]) -> list[str]:
         if repeated := [seed for seed, count in seeds.items() if count > 1]:
             notes.append(
                 f"{group.name}: more than one run of seed {', '.join(repeated)}. Runs of one seed "
-                "are equal but for secrets, so they say nothing of the spread."
+                "are equal except for secrets, so they show nothing of the spread."
             )
         rounds = {facts.get("evaluated_round") for facts in group.facts}
         if len(rounds) > 1:
@@ -192,7 +192,7 @@ def _versions(groups: Sequence[Group]) -> list[str]:
         )
         if len(distinct) > 1:
             several.append(f"{name} {' and '.join(distinct)}")
-    return [f"They are of several versions: {', '.join(several)}."] if several else []
+    return [f"They were made by several versions: {', '.join(several)}."] if several else []
 
 
 def _covered(groups: Sequence[Group]) -> list[str]:

@@ -163,7 +163,7 @@ def band_in_words(bands: Collection[str]) -> str:
 
 
 def draw_panel(axes: Axes, comparison: Comparison, over: Over) -> set[str]:
-    """Draw accuracy into a panel, one line per group; return what the bands are over."""
+    """Draw accuracy into a panel, one line per group; return the kinds of bands."""
     curves = [curve_of(group, over) for group in comparison.groups]
     _draw_lines(axes, curves)
     axes.set_xlabel(OVER[over])

@@ -11,7 +11,7 @@ from flwr_splitmix.words import printable
 BOOKKEEPING = frozenset(
     {"label", "resume", "run-dir", "tracker", "keep-mixtures", "record-attacks", "source"}
 )
-"""Keys that affect what is kept of a run, but not what it computes."""
+"""Keys that affect the record of a run, but not what it computes."""
 
 PLACE = frozenset(
     {

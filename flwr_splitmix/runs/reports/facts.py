@@ -15,7 +15,7 @@ TOTALS = ("steps", "uplink_bytes", "downlink_bytes", "uplink_bytes_psl")
 
 
 def facts_of(run: Run) -> Row:
-    """Return a run's facts by their names in a summary; what was never measured is missing.
+    """Return a run's facts by their names in a summary; facts never measured are missing.
 
     Raises
     ------
@@ -39,12 +39,12 @@ def _took_part(run: Run) -> int | None:
 
 
 def so_far(rows: Sequence[Row], strategy: Any, *, mixtures: bool) -> Row:
-    """Return what a summary would contain for the finished rounds of a run of this strategy.
+    """Return a summary's entries for the finished rounds of a run of this strategy.
 
     Parameters
     ----------
     mixtures
-        As in `epsilon_facts`.
+        As for `epsilon_facts`.
     """
     facts: Row = {}
     for name in TOTALS:

@@ -1,4 +1,4 @@
-"""Figures of the mixtures kept by a run: whose patches they contain, and how strong those are."""
+"""Figures of the mixtures kept by a run: the clients of their patches, and their strength."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _section(run: Run) -> str:
         + paragraph(
             f"The first mixtures of round {round_mixtures['round']}, one sample each: in every "
             "patch the client that sent it; the larger its square, the larger the norm of the "
-            "mixed smashed data there. A cross is a patch that nobody sent."
+            "mixed smashed data there. A cross is a patch that no client sent."
         )
         + tag("div", *figures, class_="figures")
     )

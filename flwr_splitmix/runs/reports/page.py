@@ -52,7 +52,7 @@ def page(
     Parameters
     ----------
     hides
-        By strategy, what it hides from the server.
+        By strategy, the data that it hides from the server.
     mixtures
         Whether to show the mixtures kept by runs.
 

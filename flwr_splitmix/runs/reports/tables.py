@@ -46,7 +46,7 @@ _MEASURES = (
 
 @dataclass(frozen=True)
 class Line:
-    """A group's line: what distinguishes it, its number of runs, and its means and deviations."""
+    """A group's line: its distinguishing values, number of runs, means and deviations."""
 
     name: str
     keys: tuple[str, ...]

@@ -8,7 +8,7 @@ from typing import Any
 from flwr_splitmix.words import data_size
 
 NOTHING = "-"
-"""What stands for a value that is not there."""
+"""Text in place of a missing value."""
 
 
 def number(value: Any, digits: int = 4) -> str:

@@ -94,8 +94,8 @@ class GivenNumbers:
                 continue
             if not _is_option(self._strategy, path):
                 log.warning(
-                    "the aggregator continues with %s = %s, as its checkpoint has it, not with %s as "
-                    "given now: only arguments and attributes of the class can be changed in a "
+                    "the aggregator continues with %s = %s, as its checkpoint has it, not with %s "
+                    "as given now: only arguments and attributes of the class can be changed in a "
                     "run; to change this, start a new run",
                     self._name(path),
                     _in_words(checkpointed),

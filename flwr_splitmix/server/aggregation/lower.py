@@ -106,7 +106,9 @@ class LowerAggregator:
         self._has_aggregated = False
         self._numbers.begin()
         for strategy in with_wrapped(self.strategy):
-            if isinstance(strategy, flower.FedAvgM):  # otherwise its first step would start from another run
+            if isinstance(
+                strategy, flower.FedAvgM
+            ):  # otherwise its first step would start from another run
                 strategy.current_arrays = None
 
     def warn_if_shared(self) -> None:
@@ -247,7 +249,7 @@ class LowerAggregator:
         return with_whole_numbers(in_dtypes_of(like, tensors), whole), metrics
 
     def _arrays_before(self, server_round: int, replies: int) -> ArrayRecord:
-        """Return the arrays that a round began with, if the strategy made nothing of its replies."""
+        """Return a round's first arrays, as the strategy made nothing of its replies."""
         name, clients = type(self.strategy).__name__, counted(replies, "client")
         may_recover = self._has_aggregated or replies < self._num_asked
         if not (may_recover and self._current):
@@ -318,7 +320,7 @@ class LowerAggregator:
         ------
         AggregatorError
             If a part of the strategy, such as its accountant, refuses its state, or the checkpoint
-            does not say as what a number was given.
+            lacks the value that a number was given.
         """
         if self.strategy is None:
             return

@@ -68,7 +68,7 @@ def whole_numbers(
     Parameters
     ----------
     known
-        The arrays that the round began with, if only values equal to those are kept; None keeps all.
+        The round's first arrays, if only values equal to those are kept; None keeps all.
     """
     segments = [_arrays(reply) for reply in replies]
     whole = {}

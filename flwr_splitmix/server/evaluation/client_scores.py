@@ -15,7 +15,7 @@ log = logging.getLogger("flwr.splitmix")
 
 
 def combine(
-    scored: Mapping[int, ReadScores], weights: Mapping[int, int], told: SeenKeys
+    scored: Mapping[int, ReadScores], weights: Mapping[int, int], warned: SeenKeys
 ) -> dict[str, float]:
     """Return the scores of all clients together, by name; "accuracy" and "loss" among them.
 
@@ -27,14 +27,14 @@ def combine(
     ----------
     weights
         By client index, the number of its examples that count.
-    told
+    warned
         Scores that a warning has named before; added to.
     """
     counts = Counter(name for read in scored.values() for name in read.scores)
     # One client of several adds no column; all report "accuracy" and "loss".
     least = max(min(2, len(scored)), len(scored) / 2)
     means = {name: _mean(name, scored, weights) for name in sorted(counts) if counts[name] >= least}
-    _warn_of_few(counts, len(scored), means, told)
+    _warn_of_few(counts, len(scored), means, warned)
     client_scores = [read.scores for read in scored.values()]
     if all(_is_of_loss(scores) for scores in client_scores):
         means[PERPLEXITY] = perplexity_of(means["loss"])
@@ -54,11 +54,11 @@ def _is_of_loss(scores: Mapping[str, float]) -> bool:
 
 
 def _warn_of_few(
-    counts: Mapping[str, int], clients: int, means: Mapping[str, float], told: SeenKeys
+    counts: Mapping[str, int], clients: int, means: Mapping[str, float], warned: SeenKeys
 ) -> None:
     """Log, once for each score, that not all clients have it."""
     few = [("few", name) for name in sorted(counts) if counts[name] < clients]
-    for _, name in told.add_all([key for key in few if key not in told][:MAX_NAMED]):
+    for _, name in warned.add_all([key for key in few if key not in warned][:MAX_NAMED]):
         log.warning(
             "%r is a score of %d of the %d clients that were evaluated: %s",
             name,

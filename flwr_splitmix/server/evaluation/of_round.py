@@ -73,7 +73,7 @@ def warn_of_uncalled(strategy: flower.Strategy, aggregator: flower.Strategy | No
                 log.warning("%s.%s is never called: %s", kind.__name__, name, why)
 
 
-def checked_result(made: object, strategy: flower.Strategy) -> EvaluationResult | None:
+def checked_result(result: object, strategy: flower.Strategy) -> EvaluationResult | None:
     """Return what a strategy's `evaluate_round` returned.
 
     Raises
@@ -81,10 +81,10 @@ def checked_result(made: object, strategy: flower.Strategy) -> EvaluationResult 
     TypeError
         If it is neither an EvaluationResult nor None.
     """
-    if made is None or isinstance(made, EvaluationResult):
-        return made
+    if result is None or isinstance(result, EvaluationResult):
+        return result
     raise TypeError(
-        f"evaluate_round of {type(strategy).__name__} returns {described(made)}; expected an "
+        f"evaluate_round of {type(strategy).__name__} returns {described(result)}; expected an "
         "EvaluationResult (flwr_splitmix.events), or None"
     )
 

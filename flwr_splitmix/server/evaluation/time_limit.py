@@ -25,7 +25,7 @@ class TimeLimit:
         """Whether the time is up."""
         return time.monotonic() > self._end
 
-    def leave_out(self, clients: Clients, late: Iterable[int], what: str = "tests") -> None:
+    def leave_out(self, clients: Clients, late: Iterable[int], work: str = "tests") -> None:
         """Fail the clients that are late with their tests, or with something else."""
         for client in late:
-            clients.fail(client, f"was not through its {what} within {MAX_SECONDS:g} s")
+            clients.fail(client, f"was not through its {work} within {MAX_SECONDS:g} s")

@@ -14,16 +14,16 @@ TIMES_MEDIAN = 1000.0
 """An absurd update has a norm above this many times the round's median."""
 
 TIMES_WEIGHTS = 10.0
-"""And weights above this many times those of the median client, and above this number."""
+"""It also has weights above this many times the median client's, and above this number."""
 
 _FEWEST = 3
-"""Clients of whose medians a single one cannot be both."""
+"""Fewest clients with which a single one cannot be the median of both."""
 
 
 def weights_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the floating arrays of a lower segment, without what BatchNorm measures.
+    """Return the floating arrays of a lower segment, without BatchNorm's statistics.
 
-    That may differ as much as the scales of clients' data do.
+    These may differ as much as the scales of clients' data do.
     """
     return {
         name: array
@@ -41,7 +41,8 @@ def largest_number(weights: Mapping[str, np.ndarray]) -> float:
 def absurd_updates(norms: Mapping[int, float], largest: Mapping[int, float]) -> list[int]:
     """Return the clients whose update would ruin an average; none if there are fewer than three.
 
-    A norm alone says little where most clients hardly learn, and large weights where all have them.
+    A large norm alone means little if most clients hardly learn, and large weights if all have
+    them.
 
     Parameters
     ----------

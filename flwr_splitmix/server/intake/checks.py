@@ -29,7 +29,7 @@ MAX_MEDIAN_WORK = 100
 NOT_FINITE = "uploaded NaN or infinite numbers"
 
 Read = TypeVar("Read")
-Said = TypeVar("Said")
+Answer = TypeVar("Answer")
 
 
 class UploadError(ValueError):
@@ -44,9 +44,9 @@ class DtypeError(UploadError):
     sent
         The dtype and shape of what it has sent.
     expected
-        What was expected.
+        The expected dtype and shape.
     remedy
-        What to do.
+        The remedy, in words.
     """
 
     def __init__(self, sent: Tensor, expected: str, remedy: str) -> None:
@@ -100,22 +100,22 @@ def check_magnitude(tensor: Tensor) -> None:
         raise UploadError(f"sent numbers beyond {LARGEST:g}, which would overflow in the model")
 
 
-def check_range(tensor: Tensor, least: float, most: float, what: str) -> None:
+def check_range(tensor: Tensor, least: float, most: float, noun: str) -> None:
     """Raise UploadError if a number is not in `least`..`most`; waits for the tensor's device.
 
     Parameters
     ----------
-    what
+    noun
         Description of the tensor, for the message.
     """
     if not tensor.numel() or (least, most) == (-math.inf, math.inf):
         return
     low, high = map(float, tensor.aminmax())
     if low < least or high > most + 1e-6:
-        raise UploadError(f"uploaded {what} outside {least:g}..{most:g}")
+        raise UploadError(f"uploaded {noun} outside {least:g}..{most:g}")
 
 
-def check_number(what: str, value: object, least: int, most: int = MAX_COUNT) -> None:
+def check_number(noun: str, value: object, least: int, most: int = MAX_COUNT) -> None:
     """Check a whole number that a client reports.
 
     Raises
@@ -124,7 +124,7 @@ def check_number(what: str, value: object, least: int, most: int = MAX_COUNT) ->
         If it is not an integer, or not in least..most.
     """
     if wrong := wrong_count(value, least, most):
-        raise UploadError(f"says that its {what} {wrong}")
+        raise UploadError(f"says that its {noun} {wrong}")
 
 
 def cap_at_median(sizes: Sequence[int]) -> list[int]:
@@ -145,22 +145,22 @@ def mean_batches(examples: Sequence[int], batch_sizes: Sequence[int]) -> int:
     return max(1, round(sum(n // size for n, size in pairs) / len(examples)))
 
 
-def most_common(said: Iterable[Said], size: Callable[[Said], int]) -> Said:
-    """Return what most clients say; of several things said as often, the smallest.
+def most_common(answers: Iterable[Answer], size: Callable[[Answer], int]) -> Answer:
+    """Return the most common of clients' answers; of several as common, the smallest.
 
     Of two clients, one that exaggerates must not decide how much memory a round needs.
 
     Raises
     ------
     ValueError
-        If nothing is said.
+        If there are no answers.
     """
-    count = Counter(said)
+    count = Counter(answers)
     return min(count, key=lambda each: (-count[each], size(each)))
 
 
 def far_larger(amounts: Mapping[int, int], times: int, *, least: int = 0) -> dict[int, int]:
-    """Return the clients whose amount is more than so many times the median, and this median.
+    """Return the clients whose amount is above so many times the median, each with the median.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What clients say of themselves: checked, and agreed on for a round, in both shapes."""
+"""Clients' descriptions of themselves: checked, and agreed on for a round, in both shapes."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def agree_on_shape(
 ) -> tuple[SmashedShape, int]:
     """Return the shape of every client's smashed data, and the mean number of full batches.
 
-    The upper segment's geometry decides, or what most clients make if it is None, and of several
-    shapes as frequent the smallest; clients that differ are left out of the round with a message.
-    The shape includes the number of classes, and the grid of patches: the upper segment's, or else
+    The upper segment's geometry decides; if it is None, the shape of most clients, and of several
+    as frequent the smallest. Clients that differ are left out of the round with a message. The
+    shape includes the number of classes, and the grid of patches: the upper segment's, or otherwise
     the one that most clients name, if any do.
 
     Parameters
     ----------
     takes
-        Whether the upper segment takes smashed data of a shape. Asked only without a geometry, and
-        if clients differ: then shapes that it does not take decide nothing.
+        Whether the upper segment takes smashed data of a shape. It is called only without a
+        geometry, and if clients differ: then shapes that it does not take decide nothing.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def agree_on_shape(
 def _chosen(
     shapes: Sequence[SmashedShape], takes: Callable[[SmashedShape], bool] | None
 ) -> SmashedShape:
-    """Return what most clients make, of what the upper segment takes, if it takes any of it."""
+    """Return the most common shape, if possible among those that the upper segment takes."""
     candidates = list(shapes)
     if takes is not None and len({replace(shape, batch=1) for shape in shapes}) > 1:
         while candidates:
@@ -127,7 +127,7 @@ def _shape(description: SplitDescription) -> SmashedShape:
 
 
 def _grid_of_most(segments: Sequence[SegmentDescription]) -> tuple[int, int] | None:
-    """Return the grid (rows, columns) that most of those name that name one; None if none does.
+    """Return the most common grid (rows, columns) among those named; None if none is named.
 
     All have the same number of patches.
     """
@@ -152,8 +152,8 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
     Parameters
     ----------
     width
-        d of the trunk; None uses what most clients report, and the smallest of several reported as
-        often.
+        d of the trunk; None uses the width that most clients report, and the smallest of several
+        reported as often.
 
     Raises
     ------
@@ -186,9 +186,9 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
 
 
 def check_hiding(clients: Clients, hiding: type[Hiding], strategy: str) -> None:
-    """Leave clients out of the round that do not say that they hide data as the strategy needs.
+    """Leave out clients that do not report to hide data as the strategy needs.
 
-    It finds clients that were made wrongly; one that lies is not found, and harms only itself.
+    This finds clients that were made wrongly; one that lies is not found, and harms only itself.
 
     Parameters
     ----------

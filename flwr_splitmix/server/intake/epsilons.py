@@ -36,29 +36,30 @@ class ReportedEpsilons(Observer):
         self._spent: dict[int, dict[str, float]] = {}
         self._names: set[str] = set()
         self._replied: Collection[int] = ()
-        self._unsaid: set[int] = set()
-        """Clients that have sent test texts since they reported last."""
+        self._without_report: set[int] = set()
+        """Clients that have sent test texts since their last report."""
 
     def on_exchange(self, event: Exchange) -> None:
-        """Note who sends test texts, and what its scores say that it has spent."""
+        """Note clients that send test texts, and the epsilons in their scores."""
         if event.phase != "evaluate" or event.direction != "up":
             return
         if "messages" in event.payload:
-            self._unsaid.add(event.client)
+            self._without_report.add(event.client)
         epsilons = event.payload.get("epsilons")
         if isinstance(epsilons, Mapping):
             self._spent[event.client] = self._common(epsilons_in(epsilons))
-            self._unsaid.discard(event.client)
+            self._without_report.discard(event.client)
 
     def take(self, clients: Clients, names: Collection[str]) -> None:
-        """Take what the clients of a round report at its end.
+        """Take the epsilons that the clients of a round report at its end.
 
         Mixing groups report nothing: their mixer keeps a ledger.
 
         Parameters
         ----------
         names
-            Those that most clients of the round report; what most reported once is asked of all.
+            Those that most clients of the round report; a name that most reported once is expected
+            of all.
         """
         self._names |= set(names)
         replies = {
@@ -68,7 +69,7 @@ class ReportedEpsilons(Observer):
         self._spent |= {
             client: self._common(epsilons_of(reply)) for client, reply in replies.items()
         }
-        self._unsaid.difference_update(replies)
+        self._without_report.difference_update(replies)
 
     def _common(self, epsilons: Mapping[str, float]) -> dict[str, float]:
         """Return those that most clients report: one client must not fill the checkpoints."""
@@ -76,7 +77,7 @@ class ReportedEpsilons(Observer):
 
     def largest(self) -> dict[str, float]:
         """Return the largest so far, by name."""
-        if self._unsaid or self._unfinished.clients.difference(self._replied):
+        if self._without_report or self._unfinished.clients.difference(self._replied):
             return dict.fromkeys(sorted(self._names), math.inf)
         return {
             name: max(
@@ -86,15 +87,15 @@ class ReportedEpsilons(Observer):
         }
 
     def state(self) -> dict[str, Any]:
-        """Return what is known of each client."""
+        """Return the known epsilons of each client."""
         return {
             "names": sorted(self._names),
             "spent": {str(client): spent for client, spent in self._spent.items()},
-            "unsaid": sorted(self._unsaid),
+            "unsaid": sorted(self._without_report),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
         self._names = set(state["names"])
         self._spent = {int(client): dict(spent) for client, spent in state["spent"].items()}
-        self._unsaid = set(state["unsaid"])
+        self._without_report = set(state["unsaid"])

@@ -45,7 +45,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class ReplyIntake:
-    """Checks what clients return at the end of a round, so that no single one spoils the average.
+    """Checks clients' replies at the end of a round, so that no single one spoils the average.
 
     A reply that passes is rebuilt for the aggregator: names in the server's order, the dtypes that
     the run started with (wider ones if most clients send such), the metrics that most clients have,
@@ -59,7 +59,7 @@ class ReplyIntake:
     Attributes
     ----------
     unusual
-        The last round with unusual updates that nothing left out, and in words whose they are.
+        The last round with unusual updates that were not left out, and their clients in words.
     """
 
     def __init__(self, initial: ArrayRecord) -> None:
@@ -78,16 +78,15 @@ class ReplyIntake:
         like
             The lower segment that the round started with: names and shapes must match it, kinds
             of numbers the run's first one, and every number must be finite and at most `largest`.
-            The number of examples must be the
-            one in the client's description.
+            The number of examples must be the one in the client's description.
         robust
-            Whether the aggregator deals with outliers itself; else an absurd update is left out,
-            see `absurd_updates`.
+            Whether the aggregator deals with outliers itself; otherwise an absurd update is left
+            out, see `absurd_updates`.
 
         Returns
         -------
-        By client index, the Euclidean norm of its update, without counters; and the means of what
-        all that stay report, of which the rebuilt replies have what each of them reports.
+        By client index, the Euclidean norm of its update, without counters; and the means of the
+        metrics of the remaining clients, each of which is in that client's rebuilt reply.
         """
         began = to_numpy(like)
         replies = clients.replies
@@ -145,7 +144,7 @@ class ReplyIntake:
     def _name_outliers(
         self, server_round: int, norms: Mapping[int, float], averaged: Sequence[int]
     ) -> None:
-        """Log in one line which averaged updates have a norm far above the median, if not 0."""
+        """Log in one line averaged updates with a norm far above the median, unless that is 0."""
         median = median_norm(norms)
         if median is None:
             return
@@ -165,12 +164,12 @@ class ReplyIntake:
     def check_example_counts(self, clients: Clients) -> dict[str, float]:
         """Fail the clients that return another number of examples than they described.
 
-        This is for replies that are not averaged. What the nodes behind mixing groups described,
-        only their mixer knows: theirs must be from 1 to `MAX_COUNT`.
+        This is for replies that are not averaged. Only their mixer knows the descriptions of nodes
+        behind mixing groups: their numbers must be from 1 to `MAX_COUNT`.
 
         Returns
         -------
-        The means of what the others report.
+        The means of the others' metrics.
         """
         valid_replies: dict[int, Message] = {}
         for client, reply in clients.replies.items():
@@ -198,10 +197,10 @@ class ReplyIntake:
                 listed((repr(one_line(name)[:60]) for name in excluded), most=5),
                 NAME_RULE,
             )
-        self._tell_shared(means)
+        self._warn_of_shared_columns(means)
         return means
 
-    def _tell_shared(self, names: Iterable[str]) -> None:
+    def _warn_of_shared_columns(self, names: Iterable[str]) -> None:
         columns: dict[str, str] = {}
         for name in sorted(names):
             first = columns.setdefault(column_of(name), name)
@@ -247,7 +246,7 @@ class ReplyIntake:
             if array.shape != began[name].shape:
                 raise _others({name: began[name]}, {name: array})
             if not array.size or np.array_equal(array, began[name], equal_nan=kind == "f"):
-                continue  # a constant of -inf or NaN, which nobody changes, is not a mistake
+                continue  # a constant of -inf or NaN, which never changes, is not a mistake
             if not np.isfinite(array).all():
                 raise UploadError("returned weights with NaN or infinite numbers")
             limit = MAX_COUNT if name in self._counters else largest(name)
@@ -283,13 +282,13 @@ class ReplyIntake:
 
 
 def _float_width(reply: Message, name: str) -> int:
-    """Return how many bytes a number of a reply's array says to have; 0 unless float32 or 64."""
+    """Return the bytes of a number in a reply's array, by its dtype; 0 unless float32 or 64."""
     arrays = next(iter(reply.content.array_records.values()), ArrayRecord())
     return {"float32": 4, "float64": 8}.get(arrays[name].dtype, 0) if name in arrays else 0
 
 
 def _others(began: Arrays, arrays: Mapping[str, Shaped]) -> UploadError:
-    """Return the error of a client's weights with other names or shapes; names are its words."""
+    """Return the error of a client's weights with other names or shapes, which it quotes."""
     wrong = one_line(differences(began, arrays))
     return UploadError(f"returned other weights than it was given: {wrong}")
 

@@ -1,4 +1,4 @@
-"""The metrics in clients' replies: which are read, which most clients report, their means."""
+"""The metrics in clients' replies: reading them, those that most clients report, their means."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def client_means(replies: Sequence[Message]) -> dict[str, float]:
     """Return the example-weighted means of the metrics that most clients report, besides sizes.
 
     In the U shape they include "train-loss", as the loss is computed at the client: its weights are
-    the clients' steps, which the trunk learned from alike. It is of those that had something to
-    predict, however few. Of an epsilon the largest is taken: a mean would be nobody's. It may be
-    infinite.
+    the clients' steps, which the trunk learned from alike. It is the mean over clients that had
+    something to predict, however few. Of an epsilon the largest is taken: a mean would be no
+    client's. It may be infinite.
     """
     reports = [m for m in map(_numbers, replies) if m.get("num-examples", 0) >= 1]
     examples = cap_at_median([int(min(m["num-examples"], MAX_COUNT)) for m in reports])
-    # A client says these itself, and nobody compares them with the steps that were taken.
+    # A client reports these itself, and they are not compared with the steps that were taken.
     steps = cap_at_median([int(min(max(m.get("num-steps", 1), 1), MAX_COUNT)) for m in reports])
     count = Counter(name for report in reports for name in report if NAME.fullmatch(name))
     means: dict[str, float] = {}
@@ -76,11 +76,11 @@ def epsilons_of(reply: Message) -> dict[str, float]:
     return epsilons_in(metrics_of(reply))
 
 
-def epsilons_in(said: Mapping[Any, Any]) -> dict[str, float]:
-    """Return the epsilons among a client's numbers; what is not a finite number is infinite."""
+def epsilons_in(numbers: Mapping[Any, Any]) -> dict[str, float]:
+    """Return the epsilons among a client's numbers; anything but a finite number is infinite."""
     return {
         name: _finite_or_infinite(value)
-        for name, value in said.items()
+        for name, value in numbers.items()
         if isinstance(name, str) and is_epsilon(name) and NAME.fullmatch(name)
     }
 
@@ -148,12 +148,12 @@ def _all_finite(value: Any) -> bool:
     return math.inf not in map(_finite_or_infinite, numbers)
 
 
-def check_examples(said: Any, described: int | None) -> None:
-    """Raise UploadError unless a client has as many examples as it described, if that is known."""
-    if isinstance(said, list) or said is None:
+def check_examples(reported: Any, described: int | None) -> None:
+    """Raise UploadError unless a client has the described number of examples, if it is known."""
+    if isinstance(reported, list) or reported is None:
         raise UploadError("returned no num-examples, the number of its examples, in its metrics")
-    if described is None and not (1 <= said <= MAX_COUNT and said == int(said)):
-        raise UploadError(f"has {shown(said)} examples; it must be 1 to {MAX_COUNT}")
-    if described is not None and said != described:
-        examples = "1 example" if said == 1 else f"{shown(said)} examples"
-        raise UploadError(f"has {examples} now, and said {described} before")
+    if described is None and not (1 <= reported <= MAX_COUNT and reported == int(reported)):
+        raise UploadError(f"has {shown(reported)} examples; it must be 1 to {MAX_COUNT}")
+    if described is not None and reported != described:
+        examples = "1 example" if reported == 1 else f"{shown(reported)} examples"
+        raise UploadError(f"has {examples} now, and reported {described} before")

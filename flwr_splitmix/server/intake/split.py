@@ -109,13 +109,13 @@ class UploadIntake:
             return None
 
     def leave_out(self, clients: Clients, client: int, error: UploadError) -> None:
-        """Leave out a client that has sent something else than it was asked for, and say what."""
+        """Leave out a client that has not sent what it was asked for, with the reason."""
         clients.fail(client, str(error))
 
     def begin_round(self, clients: Clients) -> None:
         """Reset `spent_clients` to the clients whose budget is already spent.
 
-        What an earlier round that did not end has left in `finite` is forgotten.
+        Entries in `finite` from an earlier round that did not end are forgotten.
         """
         self.finite.late()
         descriptions = clients.described(SplitDescription)

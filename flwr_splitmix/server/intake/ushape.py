@@ -26,13 +26,13 @@ from flwr_splitmix.words import counted, one_line
 log = logging.getLogger("flwr.splitmix")
 
 MAX_MESSAGES = 64
-"""How many messages a client may send for one batch."""
+"""Most messages that a client may send for one batch."""
 
 MORE_MESSAGES = 4
 """A client's messages for one batch may be this many times those of the median client."""
 
 MAX_GROUPS = 4
-"""How many groups of public texts may travel with a batch."""
+"""Most groups of public texts that may travel with a batch."""
 
 MAX_SCORE = 1e100
 """Bound on scores, so that their means cannot overflow."""
@@ -181,24 +181,24 @@ def read_scores(reply: Mapping[str, Any]) -> ReadScores:
     )
 
 
-def warn_of_left_out(read: Iterable[ReadScores], told: SeenKeys) -> None:
+def warn_of_left_out(read: Iterable[ReadScores], warned: SeenKeys) -> None:
     """Log the names of further scores that are left out, once each, with the reason.
 
     Parameters
     ----------
-    told
-        The names that were told before, quoted; those told now are added.
+    warned
+        The names in earlier warnings, quoted; those warned of now are added.
     """
     reports = list(read)
     misnamed = [name for each in reports for name in each.misnamed]
-    _warn_of(misnamed, f"the name of a score {NAME_RULE}", told)
+    _warn_of(misnamed, f"the name of a score {NAME_RULE}", warned)
     not_finite = [name for each in reports for name in each.not_finite]
-    _warn_of(not_finite, f"a score is a finite number, up to {MAX_SCORE:g}", told)
+    _warn_of(not_finite, f"a score is a finite number, up to {MAX_SCORE:g}", warned)
 
 
-def _warn_of(names: Iterable[str], rule: str, told: SeenKeys) -> None:
+def _warn_of(names: Iterable[str], rule: str, warned: SeenKeys) -> None:
     quoted = {repr(one_line(name)[:60]) for name in names}
-    new = told.add_all(sorted(name for name in quoted if name not in told)[:MAX_NAMED])
+    new = warned.add_all(sorted(name for name in quoted if name not in warned)[:MAX_NAMED])
     if new:
         log.warning("left out of the run's metrics: %s; %s", ", ".join(new), rule)
 

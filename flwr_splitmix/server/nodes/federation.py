@@ -52,7 +52,9 @@ class Federation:
             return
         began = _named(self._before or 0)
         if not virtual_nodes or not self._before:
-            remedy = "resume it where it was begun, or start a new run (or give the run-dir of yours)"
+            remedy = (
+                "resume it where it was begun, or start a new run (or give the run-dir of yours)"
+            )
         else:
             remedy = (
                 f"their data would be divided anew: give --nodes {self._before} (splitmix run) or "

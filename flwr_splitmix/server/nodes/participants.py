@@ -142,12 +142,12 @@ class Participants:
         """
         self._undrawn = 0
 
-    def admit(self, clients: Clients, min_nodes: int, *, what: str) -> None:
+    def admit(self, clients: Clients, min_nodes: int, *, purpose: str) -> None:
         """Have clients drawn again if too few of them have data, and others may have.
 
         Parameters
         ----------
-        what
+        purpose
             The purpose of the draw, for messages, such as "round 3".
 
         Raises
@@ -162,11 +162,11 @@ class Participants:
         if len(self._without_data.clients) == count_before:
             return
         if failures:
-            log.warning("%s is drawn again: %s", what, name_reasons(failures))
-        raise DrawAgainError(f"{what}: too few clients have data")
+            log.warning("%s is drawn again: %s", purpose, name_reasons(failures))
+        raise DrawAgainError(f"{purpose}: too few clients have data")
 
     def finish_round(self, clients: Clients) -> dict[int, str]:
-        """Note the clients that have finished a round; return why others failed, but for lack of data."""
+        """Note the clients that finished; return why others with data failed."""
         self.last_trained_round.update(dict.fromkeys(clients.nodes, clients.server_round))
         return self._without_data.failures(clients.failures, clients.descriptions)
 

@@ -150,8 +150,8 @@ def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, Any]) -> 
     began = checkpoint.meta[_METHOD]
     if began != method:
         raise RunError(
-            f"{of} is from {began}, and {method} cannot resume from it: resume with the strategy and "
-            "the aggregator that the run began with, or start a new run"
+            f"{of} is from {began}, and {method} cannot resume from it: resume with the strategy "
+            "and the aggregator that the run began with, or start a new run"
         )
     checkpoint_facts = {name: checkpoint.meta.get(name, value) for name, value in facts.items()}
     if (seed := checkpoint_facts[_SEED]) != facts[_SEED]:

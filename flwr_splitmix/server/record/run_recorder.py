@@ -164,8 +164,8 @@ class RunRecorder:
             self._records.clock.begin_round()
             if required and steps is None and self._once.add("unknown steps"):
                 log.warning(
-                    "the strategy does not give a round's number of steps, so a client that does not "
-                    "finish one has no epsilon any more: let its `agree` return the number"
+                    "the strategy does not give a round's number of steps, so a client that does "
+                    "not finish one has no epsilon any more: let its `agree` return the number"
                 )
         if self.run is None:
             return

@@ -102,8 +102,8 @@ class RunStart:
         self._start = None  # an error is now the run's own
         with needed(
             lambda reason: (
-                f"run {run.id} cannot be resumed, as {run.path} cannot be written: {reason}; free space "
-                "there and resume the run"
+                f"run {run.id} cannot be resumed, as {run.path} cannot be written: {reason}; free "
+                "space there and resume the run"
             )
         ):
             if num_rounds:

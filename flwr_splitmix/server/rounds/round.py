@@ -135,7 +135,7 @@ class OneRound:
         """
         strategy, run, arrays = self._strategy, self._run, self._run.result.arrays
         averages = strategy.aggregator.averages
-        run.participants.admit(clients, strategy.min_nodes, what=f"round {self._number}")
+        run.participants.admit(clients, strategy.min_nodes, purpose=f"round {self._number}")
         strategy.require(clients)
         steps = self._agreed_steps(clients)
         strategy.require(clients)
@@ -245,7 +245,7 @@ class OneRound:
         if not messages:
             return None
         with self._clients(messages) as clients:
-            run.participants.admit(clients, 1, what=f"the evaluation of round {self._number}")
+            run.participants.admit(clients, 1, purpose=f"the evaluation of round {self._number}")
             client_indices = list(clients.nodes)
             strategy.recorder.begin(
                 self._number, client_indices, evaluates=True, required=strategy.keeps_ledger

@@ -86,7 +86,7 @@ class TrainedSegment:
             log.warning("the server's %s %s", self.name, UNKNOWN_WEIGHTS)
 
     def warn_if_trained(self, strategy: str) -> None:
-        """Log, once, if it has learned before, for this strategy or another, and continues from that.
+        """Log, once, if it continues from training before, by this strategy or another.
 
         Parameters
         ----------

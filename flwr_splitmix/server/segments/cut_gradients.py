@@ -24,8 +24,8 @@ class Learned(StepResult):
     ----------
     without_gradient
         The groups whose gradient has no finite numbers, or numbers beyond `LARGEST`, for which
-        clients with a `max_epsilon` would leave the round; their clients get none. Empty where finding out would mean waiting for an
-        accelerator.
+        clients with a `max_epsilon` would leave the round; their clients get none. Empty if finding
+        out would mean waiting for an accelerator.
     """
 
     without_gradient: tuple[int, ...] = ()

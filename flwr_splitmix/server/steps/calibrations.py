@@ -26,7 +26,7 @@ class Calibrations:
         """The steps that the median client needs, of all seen so far: 0 if most need none."""
         return statistics.median_low(self._needed_steps.values()) if self._needed_steps else 0
 
-    def due(self, clients: Clients, said: Mapping[int, int]) -> dict[int, int]:
+    def due(self, clients: Clients, needs: Mapping[int, int]) -> dict[int, int]:
         """Return each client's number of steps in this round.
 
         In the whole run a client gets at most `MAX_MEDIAN_WORK` times the need of the median client
@@ -35,14 +35,14 @@ class Calibrations:
 
         Parameters
         ----------
-        said
+        needs
             What the clients of the round report; one that has calibrated already reports 0.
         """
-        for client, number in said.items():
+        for client, number in needs.items():
             self._needed_steps[client] = max(number, self._needed_steps.get(client, 0))
         needed = [number for number in self._needed_steps.values() if number] or [0]
         most = MAX_MEDIAN_WORK * statistics.median_low(needed)
-        for client, number in said.items():
+        for client, number in needs.items():
             if self._taken_steps.get(client, 0) + number > most:
                 clients.fail(
                     client,
@@ -51,7 +51,7 @@ class Calibrations:
                     "clients as many public texts, and a method of your own a calibration_steps "
                     "that is 0 once they are taken",
                 )
-        return {c: number for c, number in said.items() if number and c not in clients.failures}
+        return {c: number for c, number in needs.items() if number and c not in clients.failures}
 
     def count(self, client: int) -> None:
         """Count a step that a client was given."""

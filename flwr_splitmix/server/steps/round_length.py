@@ -95,7 +95,7 @@ def agreed(strategy: type, agreement: Agreement | None, kind: type[AnyAgreement]
     return agreement
 
 
-def announced_steps(strategy: type, said: object, agreement: Agreement | None) -> int | None:
+def announced_steps(strategy: type, returned: object, agreement: Agreement | None) -> int | None:
     """Return the number of steps that an `agree` returned, on which ledgers rely.
 
     Parameters
@@ -108,13 +108,13 @@ def announced_steps(strategy: type, said: object, agreement: Agreement | None) -
     RuntimeError
         If it is neither None nor a number of steps, or not that of the agreement.
     """
-    if said is None:
+    if returned is None:
         return None
-    steps = _steps(said)
+    steps = _steps(returned)
     if steps is None:
         raise RuntimeError(
-            f"agree of {strategy.__name__} returns {_shown(said)}; expected the round's number of "
-            "steps, or None if it is not known in advance"
+            f"agree of {strategy.__name__} returns {_shown(returned)}; expected the round's number "
+            "of steps, or None if it is not known in advance"
         )
     if agreement is not None and steps != agreement.length.steps:
         agreed_steps = counted(agreement.length.steps, "step")
@@ -127,7 +127,7 @@ def announced_steps(strategy: type, said: object, agreement: Agreement | None) -
     return steps
 
 
-def taken_steps(strategy: type, said: object, announced: int | None) -> int:
+def taken_steps(strategy: type, returned: object, announced: int | None) -> int:
     """Return the number of steps that a `train_round` returned.
 
     Parameters
@@ -140,11 +140,11 @@ def taken_steps(strategy: type, said: object, announced: int | None) -> int:
     RuntimeError
         If it is not a number of steps, or larger than announced.
     """
-    steps = _steps(said)
+    steps = _steps(returned)
     if steps is None:
         raise RuntimeError(
-            f"train_round of {strategy.__name__} returns {_shown(said)}; expected the number of "
-            "steps that it has taken"
+            f"train_round of {strategy.__name__} returns {_shown(returned)}; expected the number "
+            "of steps that it has taken"
         )
     if announced is not None and steps > announced:
         raise RuntimeError(

@@ -37,7 +37,7 @@ from flwr_splitmix.words import counted, one_line
 log = logging.getLogger("flwr.splitmix")
 
 Replies = Mapping[int, Mapping[str, Any]]
-"""What clients have sent, by client index."""
+"""Replies of clients, by client index."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class TrunkTraining:
     require
         Raises LinkError if too few clients are left.
     calibrations
-        The steps that clients may calibrate for.
+        Counts and limits the steps for which clients may calibrate.
     """
 
     trunk: TrainedTrunk
@@ -201,7 +201,7 @@ class TrunkSteps:
                 reply,
                 description.width,
                 training.trunk.input_dtype,
-                # A rest of tests is joined with the batch before.
+                # The rest of a test set is joined with the batch before it.
                 batch=description.batch_size + description.least_batch - 1,
                 min_length=training.min_length,
                 max_length=training.max_length,

@@ -1,4 +1,4 @@
-"""One round of the U shape: its steps, and what rounds hand on to each other."""
+"""One round of the U shape: its steps, and the state passed from round to round."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from flwr_splitmix.server.warnings.frozen_weights import FrozenWeights
 
 @dataclass
 class UShapeState:
-    """What the rounds of one run of the U shape hand on to each other.
+    """The state that the rounds of one run of the U shape pass on to each other.
 
     Parameters
     ----------
     client_warnings
-        What was said of clients' data and states, each once a run.
+        Warnings about clients' data and states, each once a run.
     calibrations
-        How long clients have calibrated.
+        The steps for which clients have calibrated.
     frozen
         The frozen weights of clients, as far as they are known.
     scores
-        What was said of clients' scores, each once a run.
+        Warnings about clients' scores that have been logged, each once a run.
     """
 
     client_warnings: ClientWarnings
@@ -44,7 +44,7 @@ class UShapeRound:
     steps
         Takes each step, with the clients of the round.
     num_steps
-        How many there are.
+        The number of the round's steps.
     """
 
     def __init__(self, steps: TrunkSteps, server_round: int, num_steps: int) -> None:
@@ -59,7 +59,7 @@ class UShapeRound:
         Parameters
         ----------
         on_step
-            Told of every step.
+            Called with every step.
 
         Raises
         ------

@@ -83,7 +83,7 @@ class WholeBatches:
         on_arrival
             Whether to yield each upload as soon as it arrives.
         patience
-            With `on_arrival`, how long to wait for slower clients; None waits for all.
+            With `on_arrival`, the wait for slower clients; None waits for all.
         """
         planned = plan.clients
         payloads = {

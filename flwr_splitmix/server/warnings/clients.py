@@ -126,6 +126,6 @@ class ClientWarnings:
         self._once.warn(
             [c for c, state_round in behind.items() if state_round],
             "have",
-            "lost the newest saved state, so training continues there from an older one: the newest "
-            f"is damaged, or was not written{WHERE_STATES_ARE}",
+            "lost the newest saved state, so training continues there from an older one: the "
+            f"newest is damaged, or was not written{WHERE_STATES_ARE}",
         )

@@ -89,7 +89,7 @@ def test_attempts_whose_lengths_are_not_told_are_of_unknown_length() -> None:
         ({"mixing": {**CUTMIX, "noise": None}, "ledger": LEDGER}, "noise must be a dictionary"),
         ({"mixing": {**CUTMIX, "noise": [1.0, 1.0]}, "ledger": LEDGER}, "must be a dictionary"),
         ({"mixing": NOISY}, "a mixing with noise needs a ledger"),
-        ({"ledger": LEDGER}, "one without has none"),
+        ({"ledger": LEDGER}, "one without noise must have none"),
         (with_ledger(delta=0.0), "ledger.delta is wrong"),
         (with_ledger(delta=float("nan")), "ledger.delta is wrong"),
         (with_ledger(relation="none"), "ledger.relation is wrong"),
@@ -120,7 +120,7 @@ def test_attempts_whose_lengths_are_not_told_are_of_unknown_length() -> None:
         ({"nodes": {"me": 100, "1": 101}}, "clients must be numbers from 0"),
         ({"nodes": {"9" * 5000: 100, "1": 101}}, "clients must be numbers from 0"),
         ({"uploads": True}, "uploads is wrong"),
-        ({"geometry": {"rows": 3}}, "the geometry is none"),
+        ({"geometry": {"rows": 3}}, "the geometry is invalid"),
         ({"dtype": "int64"}, "smashed data cannot be int64"),
         ({"step-timeout": float("inf")}, "step-timeout is wrong"),
         ({"round": "1"}, "round is wrong"),
@@ -216,8 +216,8 @@ def test_a_server_that_breaks_the_order_or_sends_other_gradients_gets_nothing(
         ({"progress": float("nan")}, "progress is not a number"),
         ({"progress": 10**400}, "progress is not a number of rounds"),  # no float can hold it
         ({"progress": -1.0}, "progress is not a number"),
-        ({"gradients": None}, "must say its gradients"),
-        ({"gradients": {"0": gradient}}, "no mixture that these gradients are of"),
+        ({"gradients": None}, "must name its gradients"),
+        ({"gradients": {"0": gradient}}, "no mixture for these gradients"),
     ]
     for wrong, message in refused:
         with pytest.raises(LinkError, match=message):
@@ -227,7 +227,7 @@ def test_a_server_that_breaks_the_order_or_sends_other_gradients_gets_nothing(
     assert mixtures.keys() == {"0"}
     assert set(mixtures["0"]["smashed"].unique().tolist()) == {1.0, 2.0}
     second = {"number": 1, "progress": 0.5, "gradients": {"0": gradient}}
-    with pytest.raises(LinkError, match="no mixture that these gradients are of"):
+    with pytest.raises(LinkError, match="no mixture for these gradients"):
         channel.ask("step", {**second, "gradients": {"1": gradient}})
     for odd in (gradient[:1], gradient.float(), "gradient"):
         with pytest.raises(LinkError, match="not have the shape and dtype of its mixture"):

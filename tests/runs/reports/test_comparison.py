@@ -79,7 +79,7 @@ def test_runs_of_several_versions_are_noted(tmp_path: Path) -> None:
     for run, version in zip(runs, ("0.1.0", "0.2.0", "0.2.0"), strict=False):
         versions = {"flwr-splitmix": version, "torch": "2.4.0", "flwr": version}
         run.write_summary({**(run.summary or {}), "versions": versions})
-    note = "They are of several versions: flwr-splitmix 0.1.0 and 0.2.0."
+    note = "They were made by several versions: flwr-splitmix 0.1.0 and 0.2.0."
     assert note in compare(runs).notes
     assert not any("versions" in text for text in compare(runs[1:]).notes)
 

@@ -184,7 +184,7 @@ def test_a_value_given_anew_changes_on_from_there(
     strategy = sfl(run, decaying := Decaying(0.5), Stops(4))
     with pytest.raises(KeyboardInterrupt):
         strategy.fit(TOY.make_clients(), 4)
-    assert "= 0.5, as given now; the run began with 1.0 and had come to 0.81" in caplog.text
+    assert "= 0.5, as given now; the run began with 1.0 and had reached 0.81" in caplog.text
     caplog.clear()
     strategy.fit(TOY.make_clients(), 4)
     assert decaying.lr == pytest.approx(0.5 * 0.9**2)

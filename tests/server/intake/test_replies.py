@@ -35,9 +35,9 @@ def sized(described: dict[int, Any], counts: list[Any], kind: type[Clients]) -> 
 @pytest.mark.parametrize(
     ("number", "why"),
     [
-        (0.5, "has 0.5 examples now, and said 10 before"),
-        (11, "has 11 examples now, and said 10 before"),
-        (math.nan, "has nan examples now, and said 10 before"),
+        (0.5, "has 0.5 examples now, and reported 10 before"),
+        (11, "has 11 examples now, and reported 10 before"),
+        (math.nan, "has nan examples now, and reported 10 before"),
         ([10], "returned no num-examples, the number of its examples, in its metrics"),
         (None, "returned no num-examples, the number of its examples, in its metrics"),
     ],
@@ -209,7 +209,7 @@ def test_a_whole_number_that_no_float_can_hold_costs_its_client_only(
 
 def test_a_number_of_examples_that_python_does_not_print_costs_its_client_only() -> None:
     clients, means = sized({0: 10, 1: 10}, [10, 10**5000], Alone)
-    assert clients.failures == {1: "has more than 2147483647 examples now, and said 10 before"}
+    assert clients.failures == {1: "has more than 2147483647 examples now, and reported 10 before"}
     assert means == {"train-loss": 1.0}
     behind, means = sized({-1: 12}, [10, 10**5000, 10], BehindGroups)
     assert behind.failures == {1: "has more than 2147483647 examples; it must be 1 to 2147483647"}

@@ -239,4 +239,4 @@ def test_metrics_that_would_spoil_the_average_cost_their_sender() -> None:
         SFL(toy.upper(), device="cpu", observers=[Rounds()]).fit(clients, 1)
     # What only client 2 says is dropped, and the client is not.
     assert sorted(events[0].failures) == [1, 3]
-    assert "1000000000 examples now, and said 12 before" in events[0].failures[1]
+    assert "1000000000 examples now, and reported 12 before" in events[0].failures[1]

@@ -26,8 +26,8 @@ def begun_with(nodes: int | None) -> Federation:
     [
         (4, 2, "run r was begun with 4 virtual clients, and here are 2 virtual clients: .*divided "
                r"anew: give --nodes 4 \(splitmix run\) or --federation-config 'num-supernodes=4'"),
-        (4, 0, "begun with 4 virtual clients, and here are SuperNodes: resume it where it was begun"),
-        (0, 1, "was begun with SuperNodes, and here are 1 virtual client: go on where it was"),
+        (4, 0, "begun with 4 virtual clients, and here are SuperNodes: resume it where it was"),
+        (0, 1, "was begun with SuperNodes, and here are 1 virtual client: resume it where"),
     ],
 )  # fmt: skip
 def test_other_nodes_are_refused(nodes_before: int, nodes_now: int, message: str) -> None:

@@ -160,9 +160,7 @@ def seeded(toy: Toy, run: Run, seed: int) -> SplitStrategy:
 def test_another_seed_is_refused(tmp_path: Path) -> None:
     run = finished(tmp_path, psl)
     before = contents(run)
-    with pytest.raises(
-        RunError, match=r"round 2 has seed 0, and here it is 5: resume with the s"
-    ):
+    with pytest.raises(RunError, match=r"round 2 has seed 0, and here it is 5: resume with the s"):
         seeded(TOY, Run.open(run.id, home=tmp_path), 5).fit(TOY.make_clients(), 4)
     assert contents(run) == before
 
@@ -340,7 +338,9 @@ def test_a_full_disk_when_a_run_goes_on_is_its_failure(
 
     monkeypatch.setattr(Run, "rewind", full)
     again = Run.open(run.id, home=tmp_path)
-    with pytest.raises(RunError, match=r"cannot be resumed, as .* cannot be written: No space left"):
+    with pytest.raises(
+        RunError, match=r"cannot be resumed, as .* cannot be written: No space left"
+    ):
         psl(TOY, again).fit(TOY.make_clients(), 4)
     assert "No space left" in (again.failure or "")
 

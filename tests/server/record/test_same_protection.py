@@ -77,7 +77,11 @@ def warned(log: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize(
     ("first", "then", "message"),
     [
-        (Mixup(), NoMixing(), "is from the mixer Mixup, and NoMixing cannot resume from it: resume w"),
+        (
+            Mixup(),
+            NoMixing(),
+            "is from the mixer Mixup, and NoMixing cannot resume from it: resume w",
+        ),
         (Mixup(), None, "of the mixer Mixup, and NoMixing cannot"),
         (Noisy(Mixup(), NOISE), NoMixing(), "of the mixer Mixup, and NoMixing cannot"),
         (InputLevel(Mixup()), InputLevel(PatchCutMix()), "InputLevel(Mixup), and InputLevel(Patch"),

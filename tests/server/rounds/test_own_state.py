@@ -44,7 +44,10 @@ def test_what_is_added_is_kept(kind: type[SplitStrategy | UShapeStrategy], tmp_p
         (lambda pair: pair[0], r"is an? \w+; expected a pair of tensors by name and JSON values"),
         (lambda pair: ([], pair[1]), r"is a tuple of a list of nothing, a dict; expected a pair"),
         (lambda pair: ({**pair[0], "n": 3}, pair[1]), r"has an int as 'n'; expected a tensor"),
-        (lambda pair: ({**pair[0], 3: torch.ones(1)}, pair[1]), r"has a tensor named 3; names must"),
+        (
+            lambda pair: ({**pair[0], 3: torch.ones(1)}, pair[1]),
+            r"has a tensor named 3; names must",
+        ),
         (lambda pair: (pair[0], {**pair[1], "n": {1}}), r"has a set at \['n'\]; it must consist"),
     ],
 )

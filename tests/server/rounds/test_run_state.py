@@ -161,4 +161,4 @@ def test_an_option_has_the_name_that_the_users_app_has_for_it(
     strategy = make_strategy()
     for _ in range(2):
         strategy.fit(TOY.make_clients(sgd(0.1)), 1)
-    assert f"nothing is left to do: raise {rounds} to go on" in caplog.text
+    assert f"nothing is left to do: raise {rounds} to continue it" in caplog.text

@@ -275,7 +275,7 @@ def test_auto_is_one_where_nothing_overlaps(caplog: pytest.LogCaptureFixture) ->
     messages = [
         r.getMessage() for r in caplog.records if r.getMessage().startswith("micro-batches")
     ]
-    assert messages == ["micro-batches: 1, for over this link nothing overlaps"]
+    assert messages == ["micro-batches: 1, as nothing overlaps over this link"]
 
 
 def test_auto_chooses_by_what_the_first_steps_took(

@@ -43,7 +43,9 @@ def test_a_lost_state_and_an_older_one_are_told_apart(
     begins = "client 0 has lost all saved state, so training starts again there with a fresh "
     assert lost.startswith(f"{begins}{fresh} (")
     assert "a SuperNode needs a state-dir that can be written" in lost
-    begins = "client 1 has lost the newest saved state, so training continues there from an older one"
+    begins = (
+        "client 1 has lost the newest saved state, so training continues there from an older one"
+    )
     assert older.startswith(f"{begins}: ")
 
 
