@@ -196,7 +196,7 @@ class MixingRoom:
         return {**steps.sizes, "failures": new, "spent": steps.spent_nodes}
 
     def _clients(self, opening: Opening, ledger: RoundLedger | None) -> StreamClients:
-        """Return the nodes that have attached and may be mixed; tell the others to leave."""
+        """Return the nodes that have attached and may be mixed; make the others leave."""
         failures = dict(self._failures)
         descriptions: dict[int, Description] = {}
         for client, line in self._lines.items():

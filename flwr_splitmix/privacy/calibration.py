@@ -24,7 +24,7 @@ from flwr_splitmix.privacy.noise import GaussianNoise
 from flwr_splitmix.words import counted
 
 MIXUP_RATIOS = 256
-"""Steps in which ratios are told apart that are not those of patches."""
+"""Resolution, in steps of 0..1, of ratios that are not those of patches."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,11 +61,11 @@ OUTSIDE = {
     "lower-segments": "lower segments sent to be averaged, which the server gets without noise",
     "training": "what a record did to the lower segment, which shows in uploads of other records",
 }
-"""What a finite epsilon does not cover, in words."""
+"""Exposures that a finite epsilon does not cover, in words."""
 
 OUTSIDE_IN_U_SHAPE = {
     "returned-gradients": "gradients returned to the trunk, which depend on inputs and labels",
-    "lengths": "the lengths of texts or series, which masks tell",
+    "lengths": "the lengths of texts or series, which masks reveal",
     "losses": "mean losses, and scores on any test data, sent without noise, from which labels can "
     "be read",
     "head": "what a record did to the head, which shows in messages of others",

@@ -1,4 +1,4 @@
-"""How a strategy mixes: mixer and noise as given, the mixer as used, and the noise's ledger."""
+"""A strategy's mixing: mixer and noise as given, the mixer as used, and the noise's ledger."""
 
 from __future__ import annotations
 

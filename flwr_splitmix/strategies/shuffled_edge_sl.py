@@ -81,7 +81,7 @@ class _ShuffledEdgeSL(SplitStrategy):
                     client,
                     f"its lower segment does not shuffle as {type(self).__name__} asks: its edge "
                     f"is {segment.edge}, not {expected}; split_shuffled_edge makes such "
-                    "segments, and one of your own says in its attribute edge how it shuffles",
+                    "segments, and one of your own must name its shuffle in its attribute edge",
                 )
             elif segment.trainable:
                 clients.fail(

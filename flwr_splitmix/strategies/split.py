@@ -357,7 +357,7 @@ class SplitStrategy(TrainingLoop):
             "%s: mixer %s, lower segments %s, upper segment on %s, %s update",
             type(self).__name__,
             self.mixer,
-            self._who_averages,
+            self._segments_after_round,
             self.upper.device_and_dtype,
             self.upper.server_update,
         )

@@ -234,7 +234,7 @@ class UShapeStrategy(TrainingLoop):
         log.info(
             "%s: heads and tails %s, trunk on %s",
             type(self).__name__,
-            self._who_averages,
+            self._segments_after_round,
             self.trunk.device_and_dtype,
         )
         if self.hiding.warning:

@@ -78,7 +78,7 @@ def test_a_run_whose_tails_alone_learn_costs_what_was_asked_for() -> None:
     assert client.epsilon == pytest.approx(2.0, rel=1e-9)
     hiding: Any = client.hiding
     statement = str(hiding.statement())
-    assert statement.endswith("Not covered: the lengths of texts or series, which masks tell")
+    assert statement.endswith("Not covered: the lengths of texts or series, which masks reveal")
     assert list(result.train_metrics_clientapp[3]) == ["epsilon"]
     assert strategy.rows[-1]["loss"] is None
 

@@ -59,7 +59,7 @@ class Weights:
             )
 
     def check_fills(self, file: Path, blank: nn.Module) -> None:
-        """Raise ExportError if a model on the meta device, made as a file says, is larger."""
+        """Raise ExportError if a model on the meta device, made by a file's values, is larger."""
         tensors = [*blank.parameters(), *blank.buffers()]
         needed = sum(tensor.nbytes for tensor in tensors)
         if needed > self.nbytes + _BUFFERS:

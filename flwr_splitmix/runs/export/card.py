@@ -156,7 +156,7 @@ def _epsilon(facts: Mapping[str, Any]) -> str:
     epsilon = facts["epsilon"]
     if epsilon is None:
         return (
-            "none is accounted for, and nothing is promised about what the model itself tells of "
+            "none is accounted for, and nothing is promised about what the model itself reveals of "
             "its training data"
         )
     if not math.isfinite(float(epsilon)):

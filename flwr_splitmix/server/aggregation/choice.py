@@ -1,4 +1,4 @@
-"""Which of Flower's strategies can aggregate lower segments, and in which runs."""
+"""Flower's strategies that can aggregate lower segments, and the runs in which they can."""
 
 from __future__ import annotations
 

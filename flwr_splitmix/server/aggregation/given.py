@@ -1,4 +1,4 @@
-"""The numbers given to an aggregator, told apart from those that it changes in a run."""
+"""The numbers given to an aggregator, as distinct from those that it changes in a run."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from flwr_splitmix.links import Clients
 
 MAX_SECONDS = 3600.0
-"""How long an evaluation may take, and calibration after the steps that the median client needs.
+"""Limit of an evaluation, and of calibration after the steps that the median client needs.
 
 Clients that have not finished by then are left out.
 """

@@ -21,7 +21,7 @@ NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 """Valid names for a client's own metrics."""
 
 NAME_RULE = "begins with a lower-case letter, and has at most 40 more, digits, '_' or '-'"
-"""What `NAME` allows."""
+"""The rule of `NAME`, in words."""
 
 MAX_MEDIAN_WORK = 100
 """A client's data set counts in full up to this many times the median."""

@@ -104,7 +104,7 @@ def _chosen(
             candidates = [
                 shape for shape in candidates if replace(shape, batch=chosen.batch) != chosen
             ]
-    return most_common(shapes, _numbers)  # if it does not fit, training says how
+    return most_common(shapes, _numbers)  # if it does not fit, training reports it
 
 
 def _numbers(shape: SmashedShape) -> int:

@@ -27,7 +27,7 @@ from flwr_splitmix.words import counted
 
 @dataclass(frozen=True)
 class LabelRules:
-    """Which labels a client may upload, where they are neither soft nor ids.
+    """The labels that a client may upload, where they are neither soft nor ids.
 
     Parameters
     ----------

@@ -70,12 +70,12 @@ class RoundLoop(RoundHooks):
             and to finish; ignored if there is an `attach_timeout`.
         train_config, evaluate_config
             Entries of the messages, for mods and the aggregator. A `client_fn` does not see them
-            (in a simulation it is called once), which a warning says: what a client is built from
-            is the run configuration, `context.run_config`.
+            (in a simulation it is called once), and a warning is logged: a client is built from the
+            run configuration, `context.run_config`.
         evaluate_fn
             Central evaluation, called every `evaluate_every` rounds and after the last round (not
             before the first). It gets the averaged lower segment; if the strategy does not
-            average, the initial one, and a warning says so.
+            average, the initial one, with a warning.
         attach_timeout
             The same wait, in seconds, however long: for nodes that start later than the ServerApp.
             Both are ignored if there is a `link`, which has its own.

@@ -36,7 +36,7 @@ class OneRound:
     Parameters
     ----------
     strategy
-        Whose hooks say what a round does. The round reads and replaces the arrays of the result of
+        The strategy whose hooks the round calls. It reads and replaces the arrays of the result of
         its run (`run_state`), and adds to its metrics.
     server_round
         The round's number, from 1.

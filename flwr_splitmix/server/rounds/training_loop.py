@@ -82,8 +82,8 @@ class TrainingLoop(RoundLoop):
         return agreement
 
     @property
-    def _who_averages(self) -> str:
-        """What becomes of the clients' segments after a round, for the summary."""
+    def _segments_after_round(self) -> str:
+        """The place of the clients' segments after a round, for the summary."""
         aggregator = self.aggregator.strategy
         if aggregator is None:
             return "stay with clients"

@@ -85,9 +85,7 @@ class TrainedUpper(TrainedSegment):
         check_truth("multi_label", multi_label)
         classes = getattr(module, "num_classes", None) if num_classes is None else num_classes
         if classes is None:
-            raise ValueError(
-                "the upper segment does not say how many classes it has; pass num_classes="
-            )
+            raise ValueError("the upper segment has no num_classes; pass num_classes=")
         if (classes := whole_number("num_classes", classes)) < 2:
             raise ValueError(
                 f"num_classes is {classes}; the upper segment needs at least 2: for two classes it "

@@ -23,7 +23,7 @@ SAME_SPEED = 1.5
 
 @dataclass(frozen=True)
 class Pace:
-    """How a strategy of the L shape treats clients of unequal speed.
+    """The treatment of clients of unequal speed by a strategy of the L shape.
 
     With any value but the defaults, results depend on the clients' speed and are not reproducible.
 

@@ -84,15 +84,15 @@ class MixerWarnings:
             )
 
     def _on_positions(self, clients: Sequence[int]) -> None:
-        """Warn if the mixer moves patches that may tell where they were."""
+        """Warn if the mixer moves patches that may reveal where they were."""
         if self._mixer.positions == "upper":
             self._once.warn(
                 clients,
                 "have",
                 "a lower segment that may add position embeddings or know the patches' slots (its "
                 f"geometry says so, or it has none), and {self._mixer} moves patches, which may "
-                "then tell where they were. Cut the model before its position embeddings; if "
-                "nothing in it knows the slots, say so by geometry = Geometry(patches, width, "
+                "then reveal where they were. Cut the model before its position embeddings; if "
+                "nothing in it knows the slots, declare it by geometry = Geometry(patches, width, "
                 "positions='none')",
             )
 

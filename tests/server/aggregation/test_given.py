@@ -255,14 +255,14 @@ def test_an_attribute_of_the_class_is_given_too(caplog: pytest.LogCaptureFixture
     assert "Edited.factor = 0.25, as given now; the run began with 0.5 and had " in caplog.text
 
 
-def test_a_checkpoint_that_does_not_say_as_what_a_number_was_given_is_refused() -> None:
+def test_a_checkpoint_without_the_value_that_a_number_was_given_is_refused() -> None:
     """Restored, it would take the place of what is given now, with a warning."""
     state = LowerAggregator(private(0.5)).state()
     for name in [name for name in state if name.endswith("noise_multiplier.float.began")]:
         del state[name]
     again = private(4.0)
     with pytest.raises(
-        AggregatorError, match=r"as what .*FixedClipping\.noise_multiplier was given; resume with"
+        AggregatorError, match=r"lacks the value that .*FixedClipping\.noise_multiplier was given; "
     ):
         LowerAggregator(again).restore(state)
     assert again.noise_multiplier == 4.0

@@ -104,7 +104,7 @@ def test_without_its_checkpoints_a_run_does_not_begin_anew(tmp_path: Path) -> No
     for status in ("finished", "stopped"):
         again = Run.open(run.id, home=tmp_path)
         with pytest.raises(
-            RunError, match=r"has finished 2 rounds, but .* has no checkpoint to go"
+            RunError, match=r"has finished 2 rounds, but .* has no checkpoint to resume"
         ):
             psl(TOY, again).fit(TOY.make_clients(), 4)
         after = Run.open(run.id, home=tmp_path)

@@ -1,4 +1,4 @@
-"""A run goes on with the mixer, or the hiding, that it began with; other options are warned of."""
+"""A resumed run keeps the mixer, or the hiding, that it began with; other options warn."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def begun(home: Path, mixer: Mixer | None = None, **options: Any) -> Run:
 
 
 def warned(log: pytest.LogCaptureFixture) -> list[str]:
-    return [message for record in log.records if "goes on with" in (message := record.getMessage())]
+    return [
+        message for record in log.records if "continues with" in (message := record.getMessage())
+    ]
 
 
 @pytest.mark.parametrize(
@@ -82,10 +84,10 @@ def warned(log: pytest.LogCaptureFixture) -> list[str]:
             NoMixing(),
             "is from the mixer Mixup, and NoMixing cannot resume from it: resume w",
         ),
-        (Mixup(), None, "of the mixer Mixup, and NoMixing cannot"),
-        (Noisy(Mixup(), NOISE), NoMixing(), "of the mixer Mixup, and NoMixing cannot"),
+        (Mixup(), None, "from the mixer Mixup, and NoMixing cannot"),
+        (Noisy(Mixup(), NOISE), NoMixing(), "from the mixer Mixup, and NoMixing cannot"),
         (InputLevel(Mixup()), InputLevel(PatchCutMix()), "InputLevel(Mixup), and InputLevel(Patch"),
-        (NoMixing(), Mine(), "of the mixer NoMixing, and Mine cannot"),
+        (NoMixing(), Mine(), "from the mixer NoMixing, and Mine cannot"),
     ],
     ids=str,
 )

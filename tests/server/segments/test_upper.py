@@ -109,7 +109,7 @@ def test_logits_for_other_classes_are_refused(update: ServerUpdate) -> None:
     segment = TrainedUpper(TOY.upper(), num_classes=4, device="cpu", server_update=update)
     mixed = mixture()
     wider = replace(mixed, targets=torch.cat([mixed.targets, mixed.targets[:, :1]], dim=1))
-    with pytest.raises(ValueError, match=r"returns \(\d+, 3\); needed .* num_classes = 4"):
+    with pytest.raises(ValueError, match=r"returns \(\d+, 3\); expected .* num_classes = 4"):
         segment.learn(wider, 0.0, 1, 0, np.random.default_rng(0))
 
 
@@ -148,7 +148,7 @@ def test_numpys_integers_are_numbers_of_classes() -> None:
 
 
 def test_the_number_of_classes_must_be_known() -> None:
-    with pytest.raises(ValueError, match="how many classes it has; pass num_classes="):
+    with pytest.raises(ValueError, match="has no num_classes; pass num_classes="):
         TrainedUpper(nn.Linear(2, 3), device="cpu")
 
 

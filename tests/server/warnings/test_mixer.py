@@ -176,7 +176,7 @@ def test_patches_that_tell_their_places_are_told_where_a_mixer_moves_them(
     clients = [SplitClient(segment, data, batch_size=4, device="cpu") for segment in segments]
     upper = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
     SplitStrategy(upper, mixer=mixer, num_classes=3, device="cpu").fit(clients, 2)
-    warnings = [line for line in caplog.messages if "which may then tell where they were" in line]
+    warnings = [line for line in caplog.messages if "which may then reveal where they were" in line]
     assert len(warnings) == warned
     assert all("clients 0 and 1 have" in line and "positions='none'" in line for line in warnings)
 
