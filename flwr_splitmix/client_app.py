@@ -186,10 +186,10 @@ def _check_client_fn(client_fn: object) -> None:
     """Refuse what cannot be called with a context: it would fail on every node."""
     if callable(client_fn) and takes(client_fn, None):
         return
-    needed = "a function that makes the node's client from the Flower context"
+    expected = "a function that makes the node's client from the Flower context"
     if callable(client_fn) and not isinstance(client_fn, type):
-        raise TypeError(f"client_fn is a function of other arguments; needed is {needed}")
-    check_kind("client_fn", client_fn, FunctionType, needed)
+        raise TypeError(f"client_fn is a function of other arguments; expected {expected}")
+    check_kind("client_fn", client_fn, FunctionType, expected)
 
 
 def _check_free(kind: str, action: str, own_actions: Collection[str]) -> None:
@@ -223,7 +223,7 @@ def _describe_node(message: Message, context: Context) -> Message:
         )
     else:
         error = (
-            f"a SuperNode's partition-id is {index!r:.40}; needed is a whole number from 0, "
+            f"a SuperNode's partition-id is {index!r:.40}; it must be a whole number from 0, "
             "without quotes (--node-config)"
         )
         record = ConfigRecord({"error": error})

@@ -30,8 +30,8 @@ def pick_device(name: str = "auto") -> torch.device:
         torch.empty(0, device=device).cpu()  # "meta" holds no numbers
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ValueError(
-            f"there is no device {name!r} here; allowed are 'auto', 'cpu', 'cuda', 'cuda:<i>' and "
-            "'mps' where the machine has them"
+            f"device {name!r} is not available here; it must be 'auto', 'cpu', 'cuda', 'cuda:<i>' "
+            "or 'mps' where the machine has them"
         ) from error
     return device
 

@@ -19,8 +19,8 @@ TargetLoss = Callable[[Tensor, Tensor], Tensor]
 """Loss of one's own: logits (b, L) and targets (b, L), which may be mixtures, to losses (b,)."""
 
 
-_NEEDED_LOSS = (
-    "needed is nn.CrossEntropyLoss(reduction='none'), nn.MultiLabelSoftMarginLoss("
+_EXPECTED_LOSS = (
+    "expected nn.CrossEntropyLoss(reduction='none'), nn.MultiLabelSoftMarginLoss("
     "reduction='none'), or a function of logits and targets (b, L), where a target is a row of "
     "shares of the classes, not the number of one"
 )
@@ -153,7 +153,7 @@ def target_loss(
         if not isinstance(losses, Tensor) or losses.shape != logits.shape[:1]:
             output = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise ValueError(
-                f"loss returns {output}; needed are losses ({len(logits)},), one for each example: "
+                f"loss returns {output}; expected losses ({len(logits)},), one for each example: "
                 "set reduction='none', and take the mean over classes of a loss that has one for "
                 "each of them"
             )
@@ -174,7 +174,7 @@ def _computed(loss: TargetLoss, logits: Tensor, targets: Tensor) -> Tensor:
         raise ValueError(
             f"loss {name_of(loss)} cannot be computed from logits {tuple(logits.shape)} and "
             f"targets {tuple(targets.shape)}, both {str(logits.dtype).removeprefix('torch.')} "
-            f"({message}); {_NEEDED_LOSS}"
+            f"({message}); {_EXPECTED_LOSS}"
         ) from error
 
 
@@ -193,7 +193,7 @@ def loss_on(loss: TargetLoss | None, device: torch.device | str) -> TargetLoss |
     """
     if isinstance(loss, type) or not (loss is None or callable(loss)):
         description = f"the class {loss.__name__}" if isinstance(loss, type) else repr(loss)
-        raise TypeError(f"loss is {description}; {_NEEDED_LOSS}")
+        raise TypeError(f"loss is {description}; {_EXPECTED_LOSS}")
     return loss.to(device) if isinstance(loss, nn.Module) else loss
 
 
@@ -254,7 +254,7 @@ def wrong_labels(
             remedy = "" if ids or multi_label else f" (classes start at 0; for more of them {more})"
             return f"are not all in 0..{most}{remedy}"
         least, largest = int(labels.min()), int(labels.max())
-        return f"lie in {least}..{largest}, allowed are 0..{most}" + (
+        return f"lie in {least}..{largest}, expected 0..{most}" + (
             "" if ids or multi_label else _renumbered(least, largest, most, ushape=ushape)
         )
     return None

@@ -83,17 +83,17 @@ class ScheduledOptimizer:
         if isinstance(factory, torch.optim.Optimizer):
             kind = type(factory).__name__
             raise TypeError(
-                f"optimizer is a torch.optim.{kind}; needed is a function that makes one from the "
+                f"optimizer is a torch.optim.{kind}; expected a function that makes one from the "
                 f"segment's weights: lambda parameters: torch.optim.{kind}(parameters, lr=...)"
             )
         if not callable(factory):
             raise TypeError(
-                f"optimizer is {factory!r}; needed is a function that makes one, such as "
+                f"optimizer is {factory!r}; expected a function that makes one, such as "
                 "adamw(lr=1e-3)"
             )
         if other := _no_schedule(schedule):
             raise TypeError(
-                f"schedule is {other}; needed is a function (progress in rounds, number of "
+                f"schedule is {other}; expected a function (progress in rounds, number of "
                 "rounds) -> factor on the learning rate, such as WarmupCosine() or constant"
             )
         trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -197,7 +197,7 @@ def _optimizer(optimizer: object, parameters: Sequence[nn.Parameter]) -> torch.o
         )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
-            f"optimizer makes {with_article(type(optimizer).__name__)}; needed is a "
+            f"optimizer makes {with_article(type(optimizer).__name__)}; expected a "
             "torch.optim.Optimizer"
         )
     if not _steps_alone(optimizer):

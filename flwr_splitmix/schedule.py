@@ -26,9 +26,9 @@ class ScheduleError(ForeseenError, ValueError):
 
     def __init__(self, returned: object, progress: float, num_rounds: int) -> None:
         where = f"after {progress:g} of {num_rounds} rounds"
-        needed = "needed is a finite factor on the learning rate, at least 0"
-        super().__init__(f"the schedule returned {returned!r} {where}; {needed}")
-        self.public = f"the schedule returned something else than a factor {where}; {needed}"
+        expected = "expected a finite factor on the learning rate, at least 0"
+        super().__init__(f"the schedule returned {returned!r} {where}; {expected}")
+        self.public = f"the schedule returned something else than a factor {where}; {expected}"
 
 
 def constant(progress: float, num_rounds: int) -> float:

@@ -37,7 +37,7 @@ def allowed(word: str, words: Iterable[str], where: str) -> str:
     alike = close_to(word, names)
     suggestion = f"did you mean {either(alike)}? " if alike else ""
     if len(names) <= _ALL:
-        return f"{suggestion}allowed are {', '.join(map(repr, names))}"
+        return f"{suggestion}it must be one of {', '.join(map(repr, names))}"
     if alike:
         return f"{suggestion}{where} lists all {len(names)}"
     return f"{where} lists the {len(names)} that are allowed"

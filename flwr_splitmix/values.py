@@ -76,20 +76,20 @@ def check_truth(name: str, value: object) -> None:
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
     """Raise ValueError unless a value is one of those allowed."""
     if value not in allowed:
-        raise ValueError(f"{name} is {value!r}; allowed are {', '.join(allowed)}")
+        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
 
 
-def check_kind(name: str, value: object, kind: type, needed: str) -> None:
-    """Raise TypeError, with the name and what is `needed`, for an object of another kind."""
+def check_kind(name: str, value: object, kind: type, expected: str) -> None:
+    """Raise TypeError, with the name and what is `expected`, for an object of another kind."""
     if isinstance(value, kind):
         return
     if isinstance(value, type):
         description = f"the class {value.__name__}"
-        needed = f"an object, {value.__name__}(...)" if issubclass(value, kind) else needed
+        expected = f"an object, {value.__name__}(...)" if issubclass(value, kind) else expected
     else:
         says_itself = value is None or isinstance(value, (str, bytes))
         description = repr(value) if says_itself else with_article(type(value).__name__)
-    raise TypeError(f"{name} is {description}; needed is {needed}")
+    raise TypeError(f"{name} is {description}; expected {expected}")
 
 
 def check_initialized(thing: object, base: type, attribute: str) -> None:

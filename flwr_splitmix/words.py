@@ -71,8 +71,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def allowed_range(least: int, most: int) -> str:
-    """Return which whole numbers are allowed: "allowed are 2 to 5", or "allowed is only 2"."""
-    return f"allowed is only {least}" if least == most else f"allowed are {least} to {most}"
+    """Return the whole numbers that are allowed, as a remedy: "use 2 to 5", or "use 2"."""
+    return f"use {least}" if least == most else f"use {least} to {most}"
 
 
 def data_size(nbytes: float) -> str:

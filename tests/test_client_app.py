@@ -46,10 +46,10 @@ def two(context: Context, more: int) -> SplitClient:
 @pytest.mark.parametrize(
     ("client_fn", "message"),
     [
-        (None, "client_fn is None; needed is a function that makes the node's client from the Fl"),
-        (SplitClient, "client_fn is the class SplitClient; needed is a function that makes"),
+        (None, "client_fn is None; expected a function that makes the node's client from the Fl"),
+        (SplitClient, "client_fn is the class SplitClient; expected a function that makes"),
         (5, "client_fn is an int; needed is a function"),
-        (two, "client_fn is a function of other arguments; needed is a function that makes"),
+        (two, "client_fn is a function of other arguments; expected a function that makes"),
     ],
 )
 def test_what_makes_no_client_is_refused_at_once(client_fn: Any, message: str) -> None:
@@ -60,7 +60,7 @@ def test_what_makes_no_client_is_refused_at_once(client_fn: Any, message: str) -
 
 def test_mods_are_a_list() -> None:
     mods: Any = message_size_mod
-    with pytest.raises(TypeError, match=r"mods is a function; needed is a list of mods, mods=\["):
+    with pytest.raises(TypeError, match=r"mods is a function; expected a list of mods, mods=\["):
         SplitClientApp(no_client, mods=mods)
 
 
@@ -72,7 +72,7 @@ def test_a_partition_id_is_an_index(value: Any) -> None:
     assert reply.content.config_records[RECORD]["error"] == (
         "a SuperNode has no partition-id; give it one with --node-config"
         if value is None
-        else f"a SuperNode's partition-id is {value!r}; needed is a whole number from 0, without "
+        else f"a SuperNode's partition-id is {value!r}; it must be a whole number from 0, without "
         "quotes (--node-config)"
     )
 

@@ -93,9 +93,9 @@ def test_losses_of_mixed_targets_are_linear_in_them() -> None:
         (SEVERAL, False, "have shape (4, 3) of torch.int64, expected (4,) of torch.int64"),
         (ONE, True, "have shape (4,) of torch.int64, expected (4, 3) of torch.int64"),
         (SEVERAL.float(), True, "have shape (4, 3) of torch.float32, expected (4, 3) of torch."),
-        (SEVERAL + 1, True, "lie in 1..2, allowed are 0..1"),
-        (-SEVERAL, True, "lie in -1..0, allowed are 0..1"),
-        (ONE + 1, False, "lie in 1..3, allowed are 0..2"),
+        (SEVERAL + 1, True, "lie in 1..2, expected 0..1"),
+        (-SEVERAL, True, "lie in -1..0, expected 0..1"),
+        (ONE + 1, False, "lie in 1..3, expected 0..2"),
         (
             ONE + 1,
             False,
@@ -107,7 +107,7 @@ def test_losses_of_mixed_targets_are_linear_in_them() -> None:
             False,
             "0..2 (classes start at 0; for more of them pass num_classes=4 or",
         ),
-        (ONE - 1, False, "lie in -1..1, allowed are 0..2 (classes start at 0)"),
+        (ONE - 1, False, "lie in -1..1, expected 0..2 (classes start at 0)"),
         (2 * ONE, False, "0..2 (classes start at 0; for more of them pass num_classes=5 or more)"),
         (ONE[:, None], False, "expected (4,) of torch.int64 (take .squeeze(1))"),
         (SEVERAL, False, "(one-hot: take .argmax(1); several labels each: multi_label=True)"),
@@ -140,7 +140,7 @@ def test_in_the_u_shape_the_tail_says_how_many_classes_there_are() -> None:
 
 def test_ids_have_no_remedy() -> None:
     problem = wrong_labels(ONE + 1, 3, multi_label=False, ids=True)
-    assert problem == "lie in 1..3, allowed are 0..2"
+    assert problem == "lie in 1..3, expected 0..2"
     problem = wrong_labels(ONE[:, None], 3, multi_label=False, ids=True)
     assert problem == "have shape (4, 1) of torch.int64, expected (4,) of torch.int64"
 

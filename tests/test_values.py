@@ -59,7 +59,7 @@ def test_only_truth_values_are_true_or_false(value: Any) -> None:
 
 
 def test_choices_are_listed() -> None:
-    with pytest.raises(ValueError, match="regroup is 3; allowed are step, epoch"):
+    with pytest.raises(ValueError, match="regroup is 3; it must be one of step, epoch"):
         check_choice("regroup", 3, ("step", "epoch"))
     check_choice("regroup", "step", ("step", "epoch"))
 
@@ -67,10 +67,10 @@ def test_choices_are_listed() -> None:
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        (None, "run is None; needed is a text"),
-        ("x", "run is 'x'; needed is a text"),
-        (3.0, "run is a float; needed is a text"),
-        (int, "run is the class int; needed is an object, int"),
+        (None, "run is None; expected a text"),
+        ("x", "run is 'x'; expected a text"),
+        (3.0, "run is a float; expected a text"),
+        (int, "run is the class int; expected an object, int"),
     ],
 )
 def test_objects_of_another_kind_are_named(value: Any, sentence: str) -> None:

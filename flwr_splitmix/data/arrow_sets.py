@@ -90,7 +90,7 @@ def load_hub(
     except Exception as error:  # from an unknown name to a missing network
         raise DataError(
             f"the dataset {name!r} could not be loaded from the Hugging Face hub "
-            f"({_first_line(error)}); allowed is the name of {kind} there with the "
+            f"({_first_line(error)}); it must be the name of {kind} there with the "
             "splits train and test, while the hub can be reached or the dataset is cached; a "
             "folder needs an absolute path, for an app does not run where you are"
         ) from error

@@ -23,15 +23,14 @@ from flwr_splitmix.words import listed, with_article
 
 Example = tuple[Tensor, Tensor]
 
-_NEEDED_INPUTS = (
-    "needed is one tensor for each example: of a list of numbers torch.tensor makes one; join "
+_EXPECTED_INPUTS = (
+    "expected one tensor for each example: of a list of numbers torch.tensor makes one; join "
     "several tensors into one, such as with torch.cat, and take it apart in the first "
     "module; of Hugging Face's sets take with_format('torch')"
 )
 
-_NEEDED_LABELS = (
-    "needed are classes, int64 (batch,), or for several labels rows of 0 and 1, int64 "
-    "(batch, labels)"
+_EXPECTED_LABELS = (
+    "expected classes, int64 (batch,), or for several labels rows of 0 and 1, int64 (batch, labels)"
 )
 
 _ONE_NUMBER = "arrays can be converted to"
@@ -81,12 +80,12 @@ def fetch(data: ExampleSet, indices: np.ndarray, *, floats: bool = False) -> Exa
         pair = _input_batch([row[0] for row in rows]), _label_batch([row[1] for row in rows])
     inputs, labels = pair
     if not isinstance(inputs, Tensor):
-        raise ExamplesError(f"inputs are {_kind(inputs)}; {_NEEDED_INPUTS}")
+        raise ExamplesError(f"inputs are {_kind(inputs)}; {_EXPECTED_INPUTS}")
     if floats and isinstance(labels, Tensor) and labels.is_floating_point():
         return inputs, labels
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
         kind = labels.dtype if isinstance(labels, Tensor) else _kind(labels)
-        raise ExamplesError(f"labels are {kind}; {_NEEDED_LABELS}")
+        raise ExamplesError(f"labels are {kind}; {_EXPECTED_LABELS}")
     return inputs, labels.long()
 
 
@@ -115,7 +114,7 @@ def _input_batch(inputs: list[Any]) -> Any:
         ) from error
     except TypeError as error:
         raise ExamplesError(
-            f"inputs are {_kinds(inputs)}; needed is a tensor: convert images in the data set, "
+            f"inputs are {_kinds(inputs)}; expected a tensor: convert images in the data set, "
             "such as with torchvision's ToTensor, and other examples in its method batch(indices)"
         ) from error
 
@@ -126,7 +125,7 @@ def _label_batch(labels: list[Any]) -> Any:
     except (TypeError, RuntimeError) as error:
         if all(isinstance(label, Tensor) for label in labels):
             raise
-        raise ExamplesError(f"labels are {_kinds(labels)}; {_NEEDED_LABELS}") from error
+        raise ExamplesError(f"labels are {_kinds(labels)}; {_EXPECTED_LABELS}") from error
 
 
 def check_map_style(name: str, data: Any) -> None:
@@ -141,19 +140,19 @@ def check_map_style(name: str, data: Any) -> None:
     """
     if not _is_map_style(data):
         raise TypeError(
-            f"{name} is {type(data).__name__}; needed is a map-style data set with a length "
+            f"{name} is {type(data).__name__}; expected a map-style data set with a length "
             f"(__len__ and __getitem__){_map_style_of(name, data)}"
         )
     if isinstance(data, Mapping) and 0 not in data:
         raise TypeError(
             f"{name} is {with_article(type(data).__name__)} of "
-            f"{listed(map(repr, data), most=4)}; needed are (input, label) pairs: of arrays "
+            f"{listed(map(repr, data), most=4)}; expected (input, label) pairs: of arrays "
             "of inputs and labels make torch.utils.data.TensorDataset(inputs, labels); of several "
             "splits give one"
         )
     if isinstance(data, (tuple, list)) and data and isinstance(data[0], (Tensor, np.ndarray)):
         raise TypeError(
-            f"{name} is {with_article(type(data).__name__)} of arrays; needed are (input, label) "
+            f"{name} is {with_article(type(data).__name__)} of arrays; expected (input, label) "
             "pairs: of arrays of inputs and labels make torch.utils.data.TensorDataset(inputs, "
             "labels)"
         )

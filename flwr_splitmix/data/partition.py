@@ -72,7 +72,9 @@ def partition_indices(
             "dimension"
         )
     if scheme not in _SCHEMES:
-        raise DataError(f"the partition scheme is {scheme!r}; allowed are {', '.join(_SCHEMES)}")
+        raise DataError(
+            f"the partition scheme is {scheme!r}; it must be one of {', '.join(_SCHEMES)}"
+        )
     enough = len(labels) > 0 if allow_empty else len(labels) >= num_partitions
     if num_partitions < 1 or not enough:
         raise DataError(
@@ -196,7 +198,7 @@ class Division:
             raise DataError(
                 f"client {index} of {number} has {counted(count, f'training {self.kind}')} of "
                 f"{self.source!r}, fewer than the {samples} asked for (samples-per-client); "
-                f"allowed are up to {counted(in_all // number, 'sample')} a client"
+                f"use up to {counted(in_all // number, 'sample')} a client"
             )
 
 

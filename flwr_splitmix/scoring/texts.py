@@ -44,7 +44,7 @@ def check_labels(batch: MaskedBatch) -> None:
     """
     if batch.labels.is_floating_point():
         raise ExamplesError(
-            f"labels are {batch.labels.dtype}; needed are classes, int64 (batch,){_OTHER_LABELS}"
+            f"labels are {batch.labels.dtype}; expected classes, int64 (batch,){_OTHER_LABELS}"
         )
     if batch.labels.dim() == 1:
         return
@@ -214,10 +214,10 @@ def check_scores(scores: object) -> None:
     """
     if not callable(scores):
         kind = type(scores).__name__
-        needed = "needed is a class that makes scores, anew for each evaluation"
+        expected = "expected a class that makes scores, anew for each evaluation"
         if hasattr(scores, "result"):
-            raise TypeError(f"scores is {with_article(kind)}; {needed}: scores={kind}")
-        raise TypeError(f"scores is {scores!r:.60}; {needed}, with the members of TextScores")
+            raise TypeError(f"scores is {with_article(kind)}; {expected}: scores={kind}")
+        raise TypeError(f"scores is {scores!r:.60}; {expected}, with the members of TextScores")
     instance = scores()
     lacking = [name for name in ("begin", "add", "result") if not hasattr(instance, name)]
     if type(getattr(instance, "examples", None)) is not int:

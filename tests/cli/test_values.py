@@ -32,7 +32,7 @@ NOISE = ("--sigma-y", "1", "--clip-norm", "1", "--passes", "1")
         (("experiment", "show", "cutmixsl-table3", "--dataset", ""), NO_DATA),
         (("attack", "run", "x", "--attack", "linear", "--repeats", "1000000000"), "1<=x<=1000"),
         (("experiment", "run", "cutmixsl-table1", "--epochs", str(10**23)),
-         f"epochs is {10**23}; allowed are 1 to 2147483647"),
+         f"epochs is {10**23}; use 1 to 2147483647"),
         (("privacy", "epsilon", "--sigma-s", "1e-9", *NOISE),
          "--sigma-s 1e-09 and --sigma-y 1 are too little noise for a --clip-norm of 1; raise them"),
     ],

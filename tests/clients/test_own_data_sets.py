@@ -59,7 +59,7 @@ class Streamed(IterableDataset[Example]):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (DataLoader(DATA), r" is DataLoader; needed is a map-style .* \w+=loader.dataset$"),
+        (DataLoader(DATA), r" is DataLoader; expected a map-style .* \w+=loader.dataset$"),
         (
             DataLoader(DATA, collate_fn=list),
             r" is DataLoader; .* \w+=loader.dataset, with a method batch\(indices\)",
@@ -68,7 +68,7 @@ class Streamed(IterableDataset[Example]):
             (x for x in DATA),
             r" is generator; needed .* a length .* \w+=list\(\.\.\.\) of it",
         ),
-        (Streamed(), r" is Streamed; needed is a map-style data set .* \w+=list\(\.\.\.\) of it"),
+        (Streamed(), r" is Streamed; expected a map-style data set .* \w+=list\(\.\.\.\) of it"),
         ((INPUTS, LABELS), r" is a tuple of arrays; .*TensorDataset\(inputs, labels\)"),
         ([INPUTS.numpy(), np.asarray(LABELS)], r" is a list of arrays; .*TensorDataset"),
     ],

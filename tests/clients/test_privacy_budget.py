@@ -313,7 +313,7 @@ def test_a_budget_wants_to_know_whether_a_segment_mixes_its_batch(
         ({"max_epsilon": 0.0}, "max_epsilon is 0.0; a budget must be above 0"),
         ({"max_epsilon": -1.0}, "max_epsilon is -1.0; a budget must be above 0"),
         ({"max_epsilon": math.nan}, "max_epsilon is nan"),
-        ({"relation": "swap"}, "relation is 'swap'; allowed are replace, add-remove"),
+        ({"relation": "swap"}, "relation is 'swap'; it must be one of replace, add-remove"),
         ({"allow_averaging": "no"}, "allow_averaging is 'no'; it must be True or False"),
         ({"allow_plain": "no"}, "allow_plain is 'no'; it must be True or False"),
         ({"public_evaluation": 1}, "public_evaluation is 1; it must be True or False"),

@@ -131,7 +131,7 @@ def test_most_clients_decide_what_is_averaged(alone: int) -> None:
 
 
 def test_what_cannot_be_learned_is_named() -> None:
-    with pytest.raises(ValueError, match="learns is 'head'; allowed are all, tail"):
+    with pytest.raises(ValueError, match="learns is 'head'; it must be one of all, tail"):
         TOY.clients_for(learns="head")
     tail = TOY.tail().requires_grad_(False)
     with pytest.raises(ClientError, match="learns is 'tail', but the tail has nothing to learn"):

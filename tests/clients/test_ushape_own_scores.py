@@ -68,9 +68,7 @@ def test_a_loss_of_ones_own_may_have_floating_labels(listed: bool) -> None:
     strategy = USplitSL(Masked(nn.Linear(3, 3)), device="cpu", evaluation="federated")
     strategy.fit([numbers(Regressing, MeanError, listed=listed)], 2)
     assert 0 < strategy.rows[-1]["eval_loss"] < 10
-    message = (
-        r"labels are torch\.float.*; needed are classes, int64 \(batch,\); .*scores of your own"
-    )
+    message = r"labels are torch\.float.*; expected classes, int64 \(batch,\); .*scores of your own"
     with pytest.raises(ExamplesError, match=message):
         numbers(UShapeClient, listed=listed).attach(ORDER, None)
     client = numbers(Regressing, listed=listed)  # has not its own scores
@@ -93,8 +91,8 @@ class Short:
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        (MeanError(), "scores is a MeanError; needed is a class that makes .*: scores=MeanError"),
-        ("r2", "scores is 'r2'; needed is a class that makes .*, with the members of TextScores"),
+        (MeanError(), "scores is a MeanError; expected a class that makes .*: scores=MeanError"),
+        ("r2", "scores is 'r2'; expected a class that makes .*, with the members of TextScores"),
         (Short, r"makes a Short, which lacks examples \(a number, of those scored\), add; "),
         (lambda: None, "scores makes a NoneType, which lacks examples .*, begin, add, result"),
     ],

@@ -72,21 +72,21 @@ class Stream(IterableDataset[Example]):
 
 @pytest.mark.parametrize("data", [None, iter(()), {1, 2}, Dataset(), Stream()])
 def test_data_that_cannot_be_indexed_are_refused(data: Any) -> None:
-    message = f"data is {type(data).__name__}; needed is a map-style data set with a length"
+    message = f"data is {type(data).__name__}; expected a map-style data set with a length"
     with pytest.raises(TypeError, match=message):
         Batches(data, 2)
 
 
 X = torch.zeros(4, 2)
 ROWS = {
-    "float": ([(X[0], 1.0)] * 4, "labels are torch.float64; needed are classes, int64"),
-    "one-hot": (TensorDataset(X, torch.eye(4)), "labels are torch.float32; needed are classes"),
+    "float": ([(X[0], 1.0)] * 4, "labels are torch.float64; expected classes, int64"),
+    "one-hot": (TensorDataset(X, torch.eye(4)), "labels are torch.float32; expected classes"),
     "complex": (TensorDataset(X, X.to(torch.complex64)), "labels are torch.complex64; needed"),
-    "text": ([(X[0], "cat")] * 4, r"labels are (tuple|list) of str; needed are classes, int64"),
-    "no label": ([(X[0], 1), (X[0], None)], "labels are NoneType and int; needed are classes"),
+    "text": ([(X[0], "cat")] * 4, r"labels are (tuple|list) of str; expected classes, int64"),
+    "no label": ([(X[0], 1), (X[0], None)], "labels are NoneType and int; expected classes"),
     "a wide label": ([(X[0], np.uint64(1))] * 4, "labels are (uint64|torch.uint64); needed"),
-    "inputs of text": ([("a cat", 1)] * 4, r"inputs are (tuple|list) of str; needed is one tensor"),
-    "inputs by name": ([({"pixels": X[0]}, 1)] * 4, "inputs are dict; needed is one tensor"),
+    "inputs of text": ([("a cat", 1)] * 4, r"inputs are (tuple|list) of str; expected one tensor"),
+    "inputs by name": ([({"pixels": X[0]}, 1)] * 4, "inputs are dict; expected one tensor"),
     "one tensor": (TensorDataset(X), r"tensors for \(input, label\) pairs, .* gives tuple of 1"),
     "three tensors": (TensorDataset(X, X, X), r"\(input, label\) pairs, this one gives tuple of 3"),
     "triples": ([(X[0], 1, 2)] * 4, r"must give \(input, label\) pairs, .* gives tuple of 3"),
@@ -118,7 +118,7 @@ def test_labels_of_every_integer_type_are_classes(label: Any) -> None:
 
 @pytest.mark.parametrize("data", [{"x": np.ones((4, 2)), "y": np.arange(4)}, {"train": []}])
 def test_a_mapping_is_no_data_set(data: Any) -> None:
-    with pytest.raises(TypeError, match=r"data is a dict of '\w+'.*; needed are \(input, label\)"):
+    with pytest.raises(TypeError, match=r"data is a dict of '\w+'.*; expected \(input, label\)"):
         check_map_style("data", data)
 
 
@@ -249,7 +249,7 @@ def test_examples_that_are_no_tensors_are_named_with_the_remedy() -> None:
         def __getitem__(self, index: int) -> Any:
             return object(), 1
 
-    with pytest.raises(TypeError, match=r"inputs are object; needed is a tensor: .* ToTensor"):
+    with pytest.raises(TypeError, match=r"inputs are object; expected a tensor: .* ToTensor"):
         fetch(Images(), np.arange(2))
 
 

@@ -57,7 +57,7 @@ def test_a_folder_as_test_rows_is_a_folder(tmp_path: Path) -> None:
 
 def test_as_folder_of_images_it_is_no_folder(irregular: str) -> None:
     """The error is not that of a file in a folder's place."""
-    with pytest.raises(DataError, match="is a pipe or a device, not a folder: allowed are"):
+    with pytest.raises(DataError, match="is a pipe or a device, not a folder: use"):
         load_images(irregular)
 
 

@@ -152,7 +152,7 @@ def test_cached_parts_cannot_be_spoilt() -> None:
     [
         (
             {"num_partitions": 0},
-            "cannot be divided among 0 clients; allowed are 1 to 2000 .--nodes, ",
+            "cannot be divided among 0 clients; use 1 to 2000 .--nodes, ",
         ),
         ({"num_partitions": 2001}, "2000 samples cannot be divided among 2001 clients"),
         (
@@ -163,7 +163,7 @@ def test_cached_parts_cannot_be_spoilt() -> None:
         ({"scheme": "dirichlet", "alpha": -1}, "alpha is -1; .* must be greater than 0"),
         ({"scheme": "dirichlet", "alpha": float("nan")}, "alpha is nan"),
         ({"scheme": "dirichlet", "alpha": float("inf")}, "alpha is inf"),
-        ({"scheme": "shards"}, "scheme is 'shards'; allowed are iid, dirichlet"),
+        ({"scheme": "shards"}, "scheme is 'shards'; it must be one of iid, dirichlet"),
         ({"seed": -1}, "seed is -1"),
         ({"labels": np.zeros(5)}, "labels are float64"),
         ({"labels": np.zeros((5, 1), int)}, r"of shape \(5, 1\)"),

@@ -322,7 +322,7 @@ def test_a_plain_client_counts_nothing() -> None:
         ({"releases": 1.5}, r"releases is 1\.5; it must be a whole number"),
         ({"epsilon": "8"}, "epsilon is '8'; it must be a number"),
         ({"clip_norm": None}, "clip_norm is None; it must be a number"),
-        ({"sensitivity": "C"}, "sensitivity is 'C'; allowed are replace, published"),
+        ({"sensitivity": "C"}, "sensitivity is 'C'; it must be one of replace, published"),
     ],
     ids=str,
 )

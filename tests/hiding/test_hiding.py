@@ -281,7 +281,7 @@ def test_an_empty_set_of_supports_is_refused_by_both() -> None:
 @pytest.mark.parametrize(
     ("public", "message"),
     [
-        (3, "public is int; needed is a map-style data set"),
+        (3, "public is int; expected a map-style data set"),
         ([[1, 2, 3], [4, 5]], r"public: a data set must give \(input, label\) pairs, .* TextSet"),
     ],
 )
@@ -293,7 +293,7 @@ def test_public_texts_of_another_form_are_named(public: Any, message: str) -> No
 
 
 def test_mixguard_needs_public_texts() -> None:
-    with pytest.raises(TypeError, match="public is NoneType; needed is a map-style data set"):
+    with pytest.raises(TypeError, match="public is NoneType; expected a map-style data set"):
         MixGuard(None, vocab_size=9)  # type: ignore[arg-type]
 
 

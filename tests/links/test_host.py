@@ -263,7 +263,7 @@ def test_what_a_server_reads_of_an_error() -> None:
     with pytest.raises(TypeError) as wrong:
         fetch(floats, np.arange(2))
     message = public_sentence(wrong.value)
-    assert message.startswith("labels are torch.float32; needed are classes, int64")
+    assert message.startswith("labels are torch.float32; expected classes, int64")
     hidden = "TypeError; the log of its node says more"
     assert public_sentence(TypeError("patient 17 has no label")) == hidden
     columns: Any = [{"patient": torch.ones(3), "diagnosis": 1}]
@@ -294,7 +294,7 @@ def test_the_server_reads_no_label_that_stays_with_a_client(
         "labels are not all in 0..1 (classes start at 0; for more of them give the tail more "
         "logits)"
     )
-    assert "labels lie in 7..7, allowed are 0..1" in caplog.text
+    assert "labels lie in 7..7, expected 0..1" in caplog.text
 
 
 @pytest.mark.parametrize("least", [3, 4])

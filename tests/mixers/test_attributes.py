@@ -17,7 +17,7 @@ from flwr_splitmix.testing.toy import Toy
     ("attributes", "error", "message"),
     [
         ({"cover": "some"}, ValueError, "Own: cover is 'some'; allowed are partition, weighted"),
-        ({"regroup": "round"}, ValueError, "Own: regroup is 'round'; allowed are step, epoch"),
+        ({"regroup": "round"}, ValueError, "Own: regroup is 'round'; it must be one of step"),
         ({"positions": "lower"}, ValueError, "Own: positions is 'lower'; allowed are None and 'up"),
         ({"min_members": "2"}, ValueError, "Own: min_members is '2'; it must be a whole number"),
         ({"k": 2.0}, ValueError, "Own: k is 2.0; it must be a whole number"),

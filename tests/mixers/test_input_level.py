@@ -218,7 +218,7 @@ def test_groups_of_an_epoch_stay() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"across": "rounds"}, "across is 'rounds'; allowed are clients, batch"),
+        ({"across": "rounds"}, "across is 'rounds'; it must be one of clients, batch"),
         ({"grid": (0, 4)}, r"grid\[0\] is 0; it must be at least 1"),
         ({"grid": [4, 2.5]}, r"grid\[1\] is 2.5; it must be a whole number"),
         ({"grid": (True, 4)}, r"grid\[0\] is True; it must be a whole number"),
@@ -233,7 +233,7 @@ def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) 
     ("options", "sentence"),
     [
         ({"mixer": PatchCutMix}, r"mixer is the class PatchCutMix; needed is an object"),
-        ({"mixer": "mixup"}, r"mixer is 'mixup'; needed is a Mixer, such as PatchCutMix\(k=2\)"),
+        ({"mixer": "mixup"}, r"mixer is 'mixup'; expected a Mixer, such as PatchCutMix\(k=2\)"),
         ({"grid": 4}, r"grid is an int; needed is \(rows, columns\), or None"),
         ({"grid": "44"}, r"grid is '44'; needed is \(rows, columns\), or None"),
         ({"grid": (4, 4, 4)}, r"grid is \(4, 4, 4\); needed is \(rows, columns\), or None"),

@@ -106,7 +106,7 @@ def test_nobody_keeps_fewer_than_min_patches(alpha: float | None, rounding: Roun
         ({"alpha": -1.0}, "alpha is -1.0"),
         ({"alpha": math.inf}, "alpha is inf; for even counts it must be None"),
         ({"alpha": math.nan}, "alpha is nan"),
-        ({"rounding": "ceil"}, "rounding is 'ceil'; allowed are multinomial, largest-remainder"),
+        ({"rounding": "ceil"}, "rounding is 'ceil'; it must be one of multinomial, largest-rem"),
         ({"min_patches": -1}, "min_patches is -1"),
         (
             {"min_patches": 5},

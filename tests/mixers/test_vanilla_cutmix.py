@@ -213,7 +213,7 @@ def test_the_mixture_has_one_client_in_the_box_and_the_other_around_it(
         ({"beta": -1.0}, r"beta is -1\.0"),
         ({"beta": math.nan}, "beta is nan"),
         ({"beta": math.inf}, "beta is inf"),
-        ({"regroup": "never"}, "regroup is 'never'; allowed are step, epoch"),
+        ({"regroup": "never"}, "regroup is 'never'; it must be one of step, epoch"),
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) -> None:

@@ -147,9 +147,9 @@ def test_a_release_is_counted_as_often_as_it_was_made() -> None:
     ("wrong", "message"),
     [
         ({"ratio": 1.5}, "ratio is 1.5"),
-        ({"family": "cutout"}, "family is 'cutout'; allowed are full, mixup, cutmix"),
+        ({"family": "cutout"}, "family is 'cutout'; it must be one of full, mixup"),
         ({"family": "full"}, "ratio is 0.25; a release without mixing has ratio 1"),
-        ({"seen": "both"}, "seen is 'both'; allowed are alone, sum"),
+        ({"seen": "both"}, "seen is 'both'; it must be one of alone, sum"),
         ({"seen": "sum"}, r"ratios is \(\)"),
         ({"seen": "sum", "ratios": (0.5, 0.5)}, "own 0.25 among them"),
         ({"seen": "sum", "ratios": (0.25, 0.9)}, "sum to at most 1"),
@@ -164,7 +164,7 @@ def test_an_event_that_makes_no_sense_is_refused(wrong: dict[str, object], messa
 
 
 def test_an_unknown_relation_is_refused() -> None:
-    with pytest.raises(ValueError, match="relation is 'swap'; allowed are replace, add-remove"):
+    with pytest.raises(ValueError, match="relation is 'swap'; it must be one of replace, add"):
         release_costs(release(), "swap")  # type: ignore[arg-type]
 
 

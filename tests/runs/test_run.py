@@ -255,7 +255,7 @@ def test_a_config_may_have_numbers_of_numpy(tmp_path: Path) -> None:
 
 
 def test_a_run_of_odd_parts_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="name is an int; needed is a text"):
+    with pytest.raises(TypeError, match="name is an int; expected a text"):
         Run.create({}, name=3, home=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="config is None; needed is a dictionary"):
         Run.create(None, name="x", home=tmp_path)  # type: ignore[arg-type]

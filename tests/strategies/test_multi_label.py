@@ -97,7 +97,7 @@ class Twice(SplitClient):
 @pytest.mark.parametrize(
     ("toy", "kind", "multi_label", "sentence"),
     [
-        (TOY, Twice, True, r"labels lie in 0\.\.2, allowed are 0\.\.1"),
+        (TOY, Twice, True, r"labels lie in 0\.\.2, expected 0\.\.1"),
         (TOY, SplitClient, False, r"labels have shape \(4, 3\) of .*, expected \(4,\)"),
         (Toy(clients=4), SplitClient, True, r"labels have shape \(4,\) of .*, expected \(4, 3\)"),
     ],

@@ -102,7 +102,7 @@ def test_a_loss_sees_all_groups_in_a_joint_update_and_one_in_a_sequential_one(
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        (nn.CrossEntropyLoss(), r"loss returns \(\); needed are losses \(\d+,\), .*'none'"),
+        (nn.CrossEntropyLoss(), r"loss returns \(\); expected losses \(\d+,\), .*'none'"),
         (nn.BCEWithLogitsLoss(reduction="none"), r"loss returns \(\d+, 3\); .* mean over classes"),
         (lambda logits, targets: logits - targets, r"loss returns \(\d+, 3\)"),
         (lambda logits, targets: 1.0, "loss returns float"),
@@ -127,7 +127,7 @@ def test_a_loss_of_something_else_than_rows_of_shares_is_refused(loss: TargetLos
         r"^loss \S+ cannot be computed from logits \(4, 3\) and targets \(4, 3\), both float64 .*"
     )
     with pytest.raises(
-        ValueError, match=message + r"needed is nn\.CrossEntropyLoss\(reduction='none'"
+        ValueError, match=message + r"expected nn\.CrossEntropyLoss\(reduction='none'"
     ):
         losses_of(PSL(TOY.upper(), loss=loss, device="cpu"))
 
@@ -143,7 +143,7 @@ def test_torchs_losses_that_the_message_and_the_docs_name_train(loss: nn.Module)
 
 @pytest.mark.parametrize(
     ("loss", "message"),
-    [("ce", "loss is 'ce'; needed is"), (nn.NLLLoss, "loss is the class NLLLoss; needed is")],
+    [("ce", "loss is 'ce'; expected"), (nn.NLLLoss, "loss is the class NLLLoss; expected")],
 )
 def test_what_can_be_no_loss_is_refused_at_once(loss: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):

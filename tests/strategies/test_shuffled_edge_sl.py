@@ -49,8 +49,8 @@ def test_ids_are_looked_up_in_the_servers_table() -> None:
 @pytest.mark.parametrize(
     ("labels", "sentence"),
     [
-        (torch.tensor([0, 1, 2, 5]), r"ids lie in 0\.\.5, allowed are 0\.\.4"),
-        (torch.tensor([0, -1, 2, 3]), r"ids lie in -1\.\.3, allowed are 0\.\.4"),
+        (torch.tensor([0, 1, 2, 5]), r"ids lie in 0\.\.5, expected 0\.\.4"),
+        (torch.tensor([0, -1, 2, 3]), r"ids lie in -1\.\.3, expected 0\.\.4"),
         (torch.tensor([0, 1, 2]), r"ids have shape \(3,\) of torch.int64, expected \(4,\)"),
         (torch.tensor([0.0, 1.0, 2.0, 3.0]), "ids have shape .* of torch.float32"),
         ([0, 1, 2, 3], "uploaded no ids"),
@@ -161,7 +161,7 @@ def test_the_upper_segment_must_be_made_for_the_same_shuffle() -> None:
         SpectralShuffleSL(split.upper, labels=[], spectrum="pixels")
     pixels = split_shuffled_edge(method="spectral-pixels", image_size=16, depth=2, seed=0)
     SpectralShuffleSL(pixels.upper, labels=[], spectrum="pixels")
-    with pytest.raises(ValueError, match="spectrum is 'map'; allowed are embedding, pix"):
+    with pytest.raises(ValueError, match="spectrum is 'map'; it must be one of embedding, pix"):
         SpectralShuffleSL(split.upper, labels=[], spectrum="map")  # type: ignore[arg-type]
     with pytest.raises(
         ValueError, match=r"PatchShuffleSL needs an upper segment made for .*'patch'"

@@ -59,20 +59,20 @@ class Own(Observer):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"observers": [Own]}, r"observers\[0\] is the class Own; needed is an object, Own\(...\)"),
-        ({"observers": Own()}, r"observers is an Own; needed is a list of observers, observers=\["),
+        ({"observers": [Own]}, r"observers\[0\] is the class Own; expected an object, Own\(...\)"),
+        ({"observers": Own()}, r"observers is an Own; expected a list of observers, observers=\["),
         ({"observers": [print]}, r"observers\[0\] is a builtin_\w+; .* subclass of Observer"),
-        ({"run": "runs/x"}, r"run is 'runs/x'; needed is a Run, such as Run.create\("),
-        ({"aggregator": FedAvg}, r"aggregator is the class FedAvg; needed is an object, FedAvg\("),
-        ({"aggregator": "FedAvg"}, "aggregator is 'FedAvg'; needed is a Flower strategy, such as"),
+        ({"run": "runs/x"}, r"run is 'runs/x'; expected a Run, such as Run.create\("),
+        ({"aggregator": FedAvg}, r"aggregator is the class FedAvg; expected an object, FedAvg\("),
+        ({"aggregator": "FedAvg"}, "aggregator is 'FedAvg'; expected a Flower strategy, such as"),
         ({"mixer": PatchCutMix}, r"mixer is the class PatchCutMix; .* object, PatchCutMix\(...\)"),
-        ({"noise": 0.1}, r"noise is a float; needed is a GaussianNoise\(sigma_s="),
-        ({"pace": "skip"}, r"pace is 'skip'; needed is a Pace, such as Pace\("),
-        ({"mixer": "cutmix"}, r"mixer is 'cutmix'; needed is a Mixer, such as PatchCutMix\(k=2\)"),
-        ({"metrics": 3}, "metrics is an int; needed is an object of Metrics or of a subclass"),
-        ({"link": "x"}, r"link is 'x'; needed is a link, such as StreamLink\(\), or None"),
+        ({"noise": 0.1}, r"noise is a float; expected a GaussianNoise\(sigma_s="),
+        ({"pace": "skip"}, r"pace is 'skip'; expected a Pace, such as Pace\("),
+        ({"mixer": "cutmix"}, r"mixer is 'cutmix'; expected a Mixer, such as PatchCutMix\(k=2\)"),
+        ({"metrics": 3}, "metrics is an int; expected an object of Metrics or of a subclass"),
+        ({"link": "x"}, r"link is 'x'; expected a link, such as StreamLink\(\), or None"),
         ({"labels": [1]}, r"labels\[0\] is an int; needed is an int64 tensor \(examples,\)"),
-        ({"labels": 1}, "labels is an int; needed is a list with the labels of each client"),
+        ({"labels": 1}, "labels is an int; expected a list with the labels of each client"),
         ({"sed": 1}, "SplitStrategy has no option 'sed' \\(did you mean 'seed'\\?\\)"),
         ({"mixr": None}, "SplitStrategy has no option 'mixr' \\(did you mean 'mixer'"),
         ({"metrcs": None}, "SplitStrategy has no option 'metrcs' \\(did you mean 'metrics'"),
@@ -144,7 +144,7 @@ def test_kappa_is_refused_where_tokens_do_not_leave_their_image(kind: Any) -> No
         (CutMixSL, {"k_times": "no"}, "k_times is 'no'; it must be True or False"),
         (CutMixSL, {"min_patches": 1.5}, "min_patches is 1.5; it must be a whole number"),
         (DPSL, {"trusted_mixer": "no"}, "trusted_mixer is 'no'; it must be True or False"),
-        (DPSL, {"relation": "x"}, "relation is 'x'; allowed are replace, add-remove"),
+        (DPSL, {"relation": "x"}, "relation is 'x'; it must be one of replace, add-remove"),
         (DPSL, {"delta": "x"}, "delta is 'x'; it must be a number"),
     ],
 )
@@ -204,10 +204,10 @@ def test_observers_are_checked_before_a_ledger_joins_them() -> None:
 @pytest.mark.parametrize(
     ("clients", "message"),
     [
-        (dict(enumerate(TOY.make_clients())), "clients is a dict; needed is a list of clients"),
-        (iter(TOY.make_clients()), "clients is a list_iterator; needed is a list of clients"),
-        (TOY.make_clients()[0], "clients is a SplitClient; needed is a list of clients"),
-        ([TOY.lower()], r"clients\[0\] is a ToyLower; needed is a client, such as SplitClient\("),
+        (dict(enumerate(TOY.make_clients())), "clients is a dict; expected a list of clients"),
+        (iter(TOY.make_clients()), "clients is a list_iterator; expected a list of clients"),
+        (TOY.make_clients()[0], "clients is a SplitClient; expected a list of clients"),
+        ([TOY.lower()], r"clients\[0\] is a ToyLower; expected a client, such as SplitClient\("),
     ],
 )
 def test_clients(clients: Any, message: str) -> None:
@@ -342,15 +342,15 @@ CLIENT: Any = SplitClient
         (UShapeClient, (HEAD, DATA, TAIL), "tail is a TensorDataset; needed is a torch.nn.Module"),
         (UShapeClient, (abs, TAIL, DATA), "head is a builtin_function_or_method; needed is a torc"),
         (UShapeClient, (Part, TAIL, DATA), r"head is the class Part; .*: Part\(...\)"),
-        (partial(CLIENT, LOWER, DATA, privacy=8.0), (), "privacy is a float; needed is a Pri"),
+        (partial(CLIENT, LOWER, DATA, privacy=8.0), (), "privacy is a float; expected a Pri"),
         (
             partial(CLIENT, LOWER, DATA, privacy=NOISE),
             (),
             "privacy is a GaussianNoise; needed",
         ),
         (partial(CLIENT, LOWER, DATA, shares="block"), (), "shares must be a .*, not 'block'"),
-        (client_split, (DATA, 0, 4), "sets is a TensorDataset; needed is what load_images returns"),
-        (load_images, (None,), "source is None; needed is the name of a data set, or a folder"),
+        (client_split, (DATA, 0, 4), "sets is a TensorDataset; expected what load_images returns"),
+        (load_images, (None,), "source is None; expected the name of a data set, or a folder"),
     ],
 )
 def test_what_is_made_of_arguments_of_another_kind(make: Any, arguments: Any, message: str) -> None:
@@ -391,5 +391,5 @@ def test_a_folder_of_images_may_be_a_path() -> None:
 
 def test_a_strategy_is_started_with_a_grid() -> None:
     context: Any = Context(1, 2, {}, RecordDict(), {})
-    with pytest.raises(TypeError, match=r"^grid is a Context; needed is the grid that"):
+    with pytest.raises(TypeError, match=r"^grid is a Context; expected the grid that"):
         PSL(TOY.upper(), device="cpu").start(context, ArrayRecord(TOY.lower().state_dict()))

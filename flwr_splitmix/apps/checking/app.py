@@ -81,7 +81,7 @@ def check_app(
     with _collected(report.remarks):
         _check_of(project.kind)(Checks(project, values, report, setting))
     if nodes is None and "clients" in report.facts:
-        report.facts["clients"] += " (Flower's default number of them; --nodes says another)"
+        report.facts["clients"] += " (Flower's default number of them; --nodes sets another)"
     return report
 
 

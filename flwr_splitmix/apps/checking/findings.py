@@ -48,7 +48,7 @@ def check_enough(min_nodes: int, nodes: int) -> None:
         raise ConfigError(
             f"run-config: min-nodes is {min_nodes}, but the federation has "
             f"{counted(nodes, 'SuperNode')}; "
-            f"allowed are up to {nodes}, and 0 for what the strategy needs"
+            f"it must be at most {nodes}, or 0 for as many as the strategy needs"
         )
 
 

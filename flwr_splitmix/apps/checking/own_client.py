@@ -22,7 +22,7 @@ from flwr_splitmix.errors import FAULTS
 from flwr_splitmix.limits import LARGEST
 from flwr_splitmix.words import cause, counted
 
-_NEEDED = "needed is a tensor (batch, patches, width)"
+_EXPECTED = "expected a tensor (batch, patches, width)"
 
 _MAX_TRIED = 16
 """Most partitions that are asked for a client with data; each may read a whole data set."""
@@ -139,7 +139,7 @@ def _read(batches: Batches, number: int, report: Report) -> Example | None:
     except FAULTS as error:  # a user's data set may raise anything
         why = str(error) if isinstance(error, ExamplesError) else cause(error, 300)
         report.problems.append(
-            f"the training data cannot be read, (input, label) pairs are needed: {why}"
+            f"the training data cannot be read, expected (input, label) pairs: {why}"
         )
         return None
 
@@ -159,14 +159,14 @@ def _wrong_labels(labels: Tensor, examples: int) -> str | None:
     if labels.dim() not in (1, 2) or len(labels) != examples or shape[1:] in ((0,), (1,)):
         remedy = "; remove the last dimension with .squeeze(1)" if shape[1:] == (1,) else ""
         return (
-            f"have shape {shape} in a batch of {examples}; needed are classes ({examples},), or "
+            f"have shape {shape} in a batch of {examples}; expected classes ({examples},), or "
             f"for several labels rows of 0 and 1 ({examples}, labels){remedy}"
         )
     least, most = int(labels.min()), int(labels.max())
     if labels.dim() == 1 and least < 0:
-        return f"go down to {least}; classes are numbered from 0: leave such examples out"
+        return f"are as low as {least}; classes are numbered from 0: leave such examples out"
     if labels.dim() == 2 and not 0 <= least <= most <= 1:
-        return f"are rows of numbers in {least}..{most}; needed are 0 and 1 only"
+        return f"are rows of numbers in {least}..{most}; expected only 0 and 1"
     return None
 
 
@@ -206,17 +206,17 @@ def _look_at_segment(segment: nn.Module, inputs: Tensor, report: Report) -> None
 def _wrong_output(smashed: Any, inputs: Tensor) -> str | None:
     """Return what no server takes as smashed data, and the remedy; None if nothing is wrong."""
     if not isinstance(smashed, Tensor):
-        return f"{type(smashed).__name__}; {_NEEDED}"
+        return f"{type(smashed).__name__}; {_EXPECTED}"
     shape = tuple(smashed.shape)
     if len(shape) != 3 or 0 in shape[1:]:
-        return f"smashed data of shape {shape}; {_NEEDED}"
+        return f"smashed data of shape {shape}; {_EXPECTED}"
     if len(smashed) != len(inputs):
         return (
-            f"a batch of {len(smashed)} for a batch of {len(inputs)}; needed is one row for each "
+            f"a batch of {len(smashed)} for a batch of {len(inputs)}; expected one row for each "
             "input, in their order"
         )
     if not smashed.is_floating_point():
-        return f"{smashed.dtype}; needed is torch.float32, the type of the upper segment"
+        return f"{smashed.dtype}; expected torch.float32, the type of the upper segment"
     if not bool(smashed.isfinite().all()):
         inputs_not_finite = inputs.is_floating_point() and not bool(inputs.isfinite().all())
         cause = "; the inputs have such, too: mend the data" if inputs_not_finite else ""

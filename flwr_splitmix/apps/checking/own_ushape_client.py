@@ -95,10 +95,10 @@ def _passes_server(client: UShapeClient, upload: SentBatch, report: Report) -> b
     if upload.mask.shape[:1] != (examples,) or upload.mask.shape[1:] not in ((1,), (tokens,)):
         wrong = (
             f"messages are {tuple(message.shape)} and their mask {tuple(upload.mask.shape)}; "
-            "needed are (examples, tokens, width) and (examples, tokens), or (examples, 1)"
+            "expected (examples, tokens, width) and (examples, tokens), or (examples, 1)"
         )
     elif not message.is_floating_point():
-        wrong = f"the head returns {message.dtype}; needed is torch.float32, the trunk's type"
+        wrong = f"the head returns {message.dtype}; expected torch.float32, the trunk's type"
     elif float(message.detach().abs().max()) > LARGEST:
         wrong = (
             f"the head returns numbers beyond {LARGEST:g}, which the server refuses; normalise the "

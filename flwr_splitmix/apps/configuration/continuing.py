@@ -46,7 +46,7 @@ def continued(
         ignored.remove(ROUNDS)
         config[ROUNDS] = overrides[ROUNDS]
         log.info(
-            "run %s goes on to round %d, behind its %d", run_id, config[ROUNDS], previous[ROUNDS]
+            "run %s continues to round %d, beyond its %d", run_id, config[ROUNDS], previous[ROUNDS]
         )
     elif ROUNDS in ignored and type(overrides[ROUNDS]) is not int:
         ignored.remove(ROUNDS)
@@ -54,7 +54,7 @@ def continued(
     moved = [key for key in ignored if key in _WHERE]
     if moved:
         config |= {key: overrides[key] for key in moved}
-        log.info("run %s goes on with another %s", run_id, ", ".join(moved))
+        log.info("run %s continues with another %s", run_id, ", ".join(moved))
     if ignored := [key for key in ignored if key not in moved]:
         named = ", ".join(
             f"{key} is {previous.get(key)!r}, not {overrides[key]!r}" for key in ignored
@@ -89,7 +89,7 @@ def check_goes_on(run: Run, overrides: Mapping[str, Any]) -> None:
     if run.status == "finished" and type(rounds) is int and last >= rounds:
         raise RunError(
             f"run {run.id} has finished its {counted(rounds, 'round')}: raise {ROUNDS} above "
-            f"{rounds} with --run-config to go on with it, or start a new run without resume"
+            f"{rounds} with --run-config to continue it, or start a new run without resume"
         )
 
 
@@ -118,7 +118,7 @@ def remark_on_kept(
     if not differences:
         return ""
     return (
-        "the run goes on with its own configuration, not with that of pyproject.toml: "
+        "the run continues with its own configuration, not with that of pyproject.toml: "
         f"{differences}"
     )
 

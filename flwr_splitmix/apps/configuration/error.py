@@ -22,7 +22,7 @@ def unknown_key(key: str, allowed_keys: Iterable[str]) -> str:
     if not names:
         return f"run-config has an unknown key {key!r}; this app has no keys; leave it out"
     return (
-        f"run-config has an unknown key {key!r}; allowed are {', '.join(names)}; for keys of your "
+        f"run-config has an unknown key {key!r}; available: {', '.join(names)}; for keys of your "
         "own begin with `splitmix new own NAME`"
     )
 

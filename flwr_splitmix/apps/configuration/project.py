@@ -135,7 +135,7 @@ def _check_for_flower(
     name = project["name"]
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{file} has name = {name!r:.80}, which Flower refuses; allowed are up to 32 letters, "
+            f"{file} has name = {name!r:.80}, which Flower refuses; it must be up to 32 letters, "
             "digits and '-', with a letter first"
         )
     for key, value in config.items():

@@ -250,7 +250,7 @@ class AppConfig(BaseModel):
         if level_bits(down) == 4:
             raise ValueError(
                 f"wire-dtype-down is {self.wire_dtype_down!r}, so that gradients would travel as "
-                f"{down!r}, which is for smashed data; allowed is another wire-dtype-down, e.g. "
+                f"{down!r}, which is for smashed data; use another wire-dtype-down, e.g. "
                 "'int8'"
             )
         if self.wire_feedback:
@@ -277,9 +277,7 @@ class AppConfig(BaseModel):
     def only_over_a_stream(self) -> str:
         """What is wrong with `narrowed` formats in a simulation."""
         narrowed = " and ".join(f"{key} is {name!r}" for key, name in self.narrowed.items())
-        return (
-            f"{narrowed}, but in a simulation tensors travel as they are; allowed there is 'keep'"
-        )
+        return f"{narrowed}, but in a simulation tensors travel as they are; use 'keep' there"
 
     def make_link(self, run: Run | None) -> Link:
         """Make the configured link.

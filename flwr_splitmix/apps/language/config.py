@@ -145,7 +145,9 @@ class LanguageConfig(AppConfig):
     def _are_parts(cls, names: str) -> str:
         parts = [name.strip() for name in names.split(",")]
         if not set(parts) <= set(PARTS) or len(set(parts)) < len(parts):
-            raise ValueError(f"allowed are {', '.join(PARTS)}, with commas between, each once")
+            raise ValueError(
+                f"it must be some of {', '.join(PARTS)}, with commas between, each once"
+            )
         return ",".join(parts)
 
     @model_validator(mode="after")
@@ -171,7 +173,7 @@ class LanguageConfig(AppConfig):
         if self.learns == "tail" and self.adapted and "tail" not in self.adapted:
             raise ValueError(
                 f"lora-parts is {self.lora_parts!r}, but learns is 'tail', so that no adapter "
-                "would learn; allowed are lora-parts with 'tail', or lora-rank 0"
+                "would learn; use lora-parts with 'tail', or lora-rank 0"
             )
         return self
 
@@ -183,12 +185,12 @@ class LanguageConfig(AppConfig):
             )
         if self.partition == "dirichlet" and self.task == "generation":
             raise ValueError(
-                "partition is 'dirichlet', which is over labels, but task is 'generation'; allowed "
-                "with it are 'iid' and 'column'"
+                "partition is 'dirichlet', which is over labels, but task is 'generation'; use "
+                "'iid' or 'column' with it"
             )
         if self.generation_scores and self.task != "generation":
             raise ValueError(
-                f"generation-scores is true, but task is {self.task!r}; allowed with it is false"
+                f"generation-scores is true, but task is {self.task!r}; it must be false"
             )
         return self
 
@@ -196,7 +198,7 @@ class LanguageConfig(AppConfig):
     def _texts_have_room(self) -> LanguageConfig:
         if self.pad_to > self.max_length:
             raise ValueError(
-                f"pad-to is {self.pad_to}, but max-length {self.max_length}; allowed is at most "
+                f"pad-to is {self.pad_to}, but max-length {self.max_length}; it must be at most "
                 "that, or 0"
             )
         if self.text_length < 2:
@@ -215,7 +217,7 @@ class LanguageConfig(AppConfig):
         if not self.head_layers and self.hides_by.teaches_head:
             raise ValueError(
                 f"head-layers is 0, but strategy is {self.strategy!r}, which works only by "
-                "training the head's layers to reveal less of the embeddings; allowed with it is "
+                "training the head's layers to reveal less of the embeddings; it must be "
                 "at least 1"
             )
         return self
@@ -230,7 +232,7 @@ class LanguageConfig(AppConfig):
         if self.hides_by.watches_layers and self.gradient_checkpointing:
             raise ValueError(
                 f"gradient-checkpointing is true, but strategy is {self.strategy!r}, which watches "
-                "every layer's inputs; allowed with it is false"
+                "every layer's inputs; it must be false"
             )
         return self
 

@@ -18,7 +18,7 @@ def remark_noise(config: LanguageConfig, report: Report) -> None:
     if not report.nodes_known and (not config.samples_per_client or config.long_texts == "drop"):
         report.remarks.append(
             "this run's epsilon depends on how many texts each client has, and so on the number "
-            "of SuperNodes: `splitmix check --nodes` says it"
+            "of SuperNodes: `splitmix check --nodes` reports it"
         )
         return
     sizes = [config.samples_per_client]

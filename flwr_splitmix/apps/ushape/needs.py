@@ -15,7 +15,7 @@ def check_batch(strategy: str, batch_size: int, *, texts: bool) -> None:
     if batch_size < least:
         raise ValueError(
             f"batch-size is {batch_size}, but strategy is {strategy!r}, which works only among "
-            f"several examples of a batch; allowed with it is at least {least}"
+            f"several examples of a batch; it must be at least {least}"
         )
 
 
@@ -24,7 +24,7 @@ def check_learns(strategy: str, learns: Learns) -> None:
     if learns == "tail" and USHAPE_STRATEGIES[strategy].hiding.teaches_head:
         raise ValueError(
             f"learns is 'tail', but strategy is {strategy!r}, which works only by training heads; "
-            "allowed with it is 'all'"
+            "use 'all' with it"
         )
 
 

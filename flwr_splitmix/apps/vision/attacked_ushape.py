@@ -126,7 +126,7 @@ class AttackedImages(Attacked):
         if adversary not in ("server", "eavesdropper"):
             raise ValueError(
                 f"the adversary is {adversary!r}, but in the U shape no images of several clients "
-                "are mixed; there are 'server' and 'eavesdropper'"
+                "are mixed; it must be 'server' or 'eavesdropper'"
             )
         if "upper" in options.get("assume", ()):
             raise ValueError(

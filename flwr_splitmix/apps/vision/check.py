@@ -131,7 +131,7 @@ def _check_model(config: VisionConfig, report: Report) -> None:
     smaller = "a smaller batch-size or image-size"
     if numbers > MAX_SMASHED:
         raise ValueError(
-            f"a batch's smashed data have {numbers:,} numbers; allowed are up to {MAX_SMASHED:,}: "
+            f"a batch's smashed data have {numbers:,} numbers; at most {MAX_SMASHED:,} can travel: "
             f"{smaller} has fewer"
         )
     remark_memory(report, in_a_round(strategy, report.nodes) * numbers, smaller)
@@ -154,8 +154,8 @@ def _remark_spreading(lower: LowerSegment, report: Report) -> None:
     number = spreading_tokens(lower, torch.zeros(1, *lower.input_shape))
     if number is None:
         report.remarks.append(
-            "it cannot be told whether layers before the cut let a patch spread, so that masks "
-            "hide none; nodes with allow-spreading=false refuse such a cut"
+            "it could not be determined whether layers before the cut let a patch spread, so "
+            "that masks hide none; nodes with allow-spreading=false refuse such a cut"
         )
     elif number:
         report.remarks.append(

@@ -139,7 +139,7 @@ class VisionConfig(AppConfig):
         if self.evaluation == "central" and not self.averages:
             raise ValueError(
                 f"evaluation 'central' needs averaged lower segments, and {self.strategy} does "
-                "not average them; allowed with it are 'federated', 'benchmark', 'none' and 'auto'"
+                "not average them; use 'federated', 'benchmark', 'none' or 'auto' with it"
             )
         if self.pretrained and self.depth:
             raise ValueError(
@@ -169,13 +169,13 @@ class VisionConfig(AppConfig):
         if self.link == "ray" and self.pace.notices_arrival:
             raise ValueError(
                 f"straggler is {self.straggler!r} and group-order {self.group_order!r}, but in a "
-                "simulation clients take turns on the same processors and none is late; allowed "
-                "with link 'ray' are straggler 'wait' and group-order 'random'"
+                "simulation clients take turns on the same processors and none is late; use "
+                "straggler 'wait' and group-order 'random' with link 'ray'"
             )
         if self.cut_at and edge_of(trial):
             raise ValueError(
-                f"cut-at is {self.cut_at!r}, but {self.strategy} has a cut of its own; allowed "
-                "with it is ''"
+                f"cut-at is {self.cut_at!r}, but {self.strategy} has a cut of its own; use '' "
+                "with it"
             )
         if self.embedding != "patch" and not edge_of(trial):
             raise ValueError(
@@ -197,7 +197,7 @@ class VisionConfig(AppConfig):
         if self.averages and not self.allow_averaging:
             raise ValueError(
                 f"max-epsilon is {self.max_epsilon}, but {self.strategy} averages lower segments, "
-                "which no epsilon covers; allowed with it are strategies that do not average, or "
+                "which no epsilon covers; use a strategy that does not average, or "
                 "allow-averaging true (a SuperNode's own configuration must say so too)"
             )
         if self.evaluation == "federated":

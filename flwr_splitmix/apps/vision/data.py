@@ -25,7 +25,7 @@ def images_of(config: VisionConfig) -> ImageSets:
     try:
         images = _load(config.dataset, config.image_size, expected, config.skip_corrupt)
         if len(images.classes) < 2:
-            raise DataError(f"its only class is {images.classes[0]!r}; needed are two or more")
+            raise DataError(f"its only class is {images.classes[0]!r}; it must have at least two")
     except DataError as error:
         raise DataError(f"run-config: dataset is {config.dataset!r}, but {error}") from None
     return images

@@ -76,15 +76,15 @@ def segments_of(config: VisionConfig) -> SplitModel:
         raise ConfigError(
             f"run-config: max-epsilon is {config.max_epsilon}, but the lower segment of "
             f"{config.model} has {layer}, through which an image moves its whole batch, so that "
-            f"there is no epsilon; allowed with it are models without {layer} before the cut"
+            f"there is no epsilon; use a model without {layer} before the cut"
         )
     if config.micro_batches != 1:
         for name, segment in (("lower", segments.lower), ("upper", segments.upper)):
             if layer := needs_whole_batch(segment):
                 raise ConfigError(
                     f"run-config: micro-batches is {config.micro_batches!r}, but the {name} "
-                    f"segment of {config.model} has {layer}, which needs a whole batch; allowed "
-                    f"with it is micro-batches 1, or a model without {layer}"
+                    f"segment of {config.model} has {layer}, which needs a whole batch; use "
+                    f"micro-batches 1 with it, or a model without {layer}"
                 )
     check_sums(config, segments.lower.geometry.prefix)
     return segments

@@ -62,7 +62,7 @@ def remark_noise(
     if not sizes_known and not config.samples_per_client:
         report.remarks.append(
             "this run's epsilon depends on how many images each client has, and so on the number "
-            "of SuperNodes: `splitmix check --nodes` says it"
+            "of SuperNodes: `splitmix check --nodes` reports it"
         )
         return
     sizes = sizes if sizes_known else [config.samples_per_client]

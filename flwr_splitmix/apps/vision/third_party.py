@@ -47,8 +47,8 @@ def check_third_party(config: VisionConfig, mixer: Mixer) -> None:
     ):
         if value:
             raise ValueError(
-                f"link-via is set, but {key} is {value!r}, and nobody dials this run then; set "
-                f"{key} to '', and see what splitmix mixer --help has instead"
+                f"link-via is set, but {key} is {value!r}, and no client connects to this run "
+                f"then; set {key} to '', and see what splitmix mixer --help has instead"
             )
     check_goes_elsewhere(
         averages=config.averages,

@@ -48,8 +48,8 @@ def parts_of(config: VisionConfig) -> VisionParts:
     if images.multi_label:
         raise ConfigError(
             f"run-config: dataset is {config.dataset!r}, whose images may have several labels, but "
-            f"clients of {config.strategy} learn one class of each; allowed with it are data sets "
-            "of classes, or take a strategy of the L shape"
+            f"clients of {config.strategy} learn one class of each; use a data set of classes "
+            "with it, or a strategy of the L shape"
         )
     parts = first_parts(config, len(images.classes), images.train.shape[0])
     for name, part in (("head", parts.head), ("tail", parts.tail)):
@@ -57,8 +57,8 @@ def parts_of(config: VisionConfig) -> VisionParts:
         if layer and config.averages:
             raise ConfigError(
                 f"run-config: strategy is {config.strategy!r}, but the {name} of {config.model} "
-                f"has {layer}, whose statistics it does not average; allowed with it are models "
-                f"without {layer} there, or take USplitSL"
+                f"has {layer}, whose statistics it does not average; use a model without "
+                f"{layer} there, or USplitSL"
             )
     return parts
 
@@ -133,12 +133,12 @@ def cuts_of(model: Cuttable, head_layers: int, tail_layers: int) -> tuple[str, s
     if head_layers < least:
         raise ConfigError(
             f"run-config: head-layers is {head_layers}, but before them {name} has other tokens "
-            f"than between its layers; allowed with it is at least {least}"
+            f"than between its layers; it must be at least {least}"
         )
     if head_layers + tail_layers >= layers:
         raise ConfigError(
             f"run-config: head-layers is {head_layers} and tail-layers {tail_layers}, but {name} "
-            f"has {counted(layers, 'layer')}, of which the trunk needs one; allowed are fewer, or "
+            f"has {counted(layers, 'layer')}, of which the trunk needs one; use fewer, or "
             "a larger depth"
         )
     return names[head_layers], names[layers - tail_layers]

@@ -54,7 +54,7 @@ def remark_noise(config: VisionConfig, report: Report) -> None:
     if not report.nodes_known and not config.samples_per_client:
         report.remarks.append(
             "this run's epsilon depends on how many images each client has, and so on the number "
-            "of SuperNodes: `splitmix check --nodes` says it"
+            "of SuperNodes: `splitmix check --nodes` reports it"
         )
         return
     sizes = [config.samples_per_client]

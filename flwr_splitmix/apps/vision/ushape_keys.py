@@ -49,7 +49,7 @@ def check_ushape(config: VisionConfig) -> None:
     if level_bits(config.wire_dtype) == 4:
         raise ValueError(
             f"wire-dtype is {config.wire_dtype!r}, but clients of {config.strategy} send "
-            "gradients, too; allowed with it are 'int8' and wider formats"
+            "gradients, too; use 'int8' or a wider format with it"
         )
     check_learns(config.strategy, config.learns)
     check_batch(config.strategy, config.batch_size, texts=False)

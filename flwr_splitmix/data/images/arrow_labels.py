@@ -101,7 +101,7 @@ def _lists(
         for row, values in enumerate(split.select_columns(column)[:][column]):
             if values is None or any(not 0 <= value < kind.num_classes for value in values):
                 raise DataError(
-                    f"the labels of an image of {name!r} are {values}; allowed are lists of "
+                    f"the labels of an image of {name!r} are {values}; expected a list of "
                     f"numbers in 0..{kind.num_classes - 1}"
                 )
             rows[row, values] = 1
@@ -117,7 +117,7 @@ def _classes(
     for kind in (feature, test_feature):
         if not isinstance(kind, datasets.ClassLabel | datasets.Value):
             raise DataError(
-                f"the labels of {name!r} are {kind!s:.200}; needed is one value for each image, "
+                f"the labels of {name!r} are {kind!s:.200}; expected one value for each image, "
                 "or, for several labels, a list of ClassLabel"
             )
     values = [split.select_columns(column)[:][column] for split in (train, test)]

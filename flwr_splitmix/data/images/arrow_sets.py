@@ -170,8 +170,8 @@ def _pixels(value: Any, stored: str) -> np.ndarray:
         first, last = (array.shape[0], array.shape[-1]) if array.ndim == 3 else (0, 0)
         in_front = first in (1, 3, 4) and last not in (1, 3, 4)
         raise DataError(
-            f"an image is stored as {stored or array.dtype} of shape {array.shape}; allowed are "
-            "encoded pictures and integers in 0..255 of shape (H, W) or (H, W, C), where C is 1 "
+            f"an image is stored as {stored or array.dtype} of shape {array.shape}; expected "
+            "encoded pictures or integers in 0..255 of shape (H, W) or (H, W, C), where C is 1 "
             "(grey), 2 (with alpha), 3 (RGB) or 4 (with alpha)"
             + ("; move the channels to the end (transpose)" if in_front else "")
         )

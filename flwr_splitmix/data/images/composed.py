@@ -42,7 +42,7 @@ def _compose(split: Split, classes: int, number: int) -> Split:
     if height % 2 or width % 2 or labels.ndim != 1:
         raise DataError(
             f"images of {height} x {width} pixels with labels of shape {labels.shape} cannot be "
-            "composed; needed are even sides and one class for each image"
+            "composed; expected even sides and one class for each image"
         )
     rng = frozen_generator(derive_seed(0, "composed images", number))
     orders = [rng.permutation(n) for _ in range(_PARTS)]

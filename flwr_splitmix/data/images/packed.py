@@ -167,7 +167,7 @@ def _check_arrays(images: np.ndarray, labels: np.ndarray, num_classes: int) -> N
         unchecked: object = array
         if not isinstance(unchecked, np.ndarray):
             raise ValueError(
-                f"{name} are {described(unchecked)}; needed is a NumPy array, which of a tensor is "
+                f"{name} are {described(unchecked)}; expected a NumPy array, which of a tensor is "
                 f"{name}.numpy()"
             )
     if images.dtype != np.uint8 or images.ndim != 4:

@@ -66,7 +66,7 @@ class Preprocessing:
                 std=tuple(map(float, facts["std"])),
             )
             if preprocessing.channels not in (1, 3):
-                raise ValueError(f"channels is {preprocessing.channels}; allowed are 1 and 3")
+                raise ValueError(f"channels is {preprocessing.channels}; it must be 1 or 3")
             if not len(preprocessing.mean) == len(preprocessing.std) == preprocessing.channels:
                 raise ValueError(
                     f"mean and std need {counted(preprocessing.channels, 'number')} each"

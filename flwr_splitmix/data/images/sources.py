@@ -27,9 +27,9 @@ _SHIPPED_FOLDER = Path(__file__).with_name("fashion_mnist_small")
 _FASHION_MEAN, _FASHION_STD = 0.2860, 0.3530
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _ALLOWED = (
-    f"allowed are {SHIPPED!r}, {COMPOSED!r}, a folder of idx files "
+    f"use {SHIPPED!r}, {COMPOSED!r}, a folder of idx files "
     "(train-images-idx3-ubyte[.gz], ...), a folder of pictures (train/<class>/, test/<class>/), "
-    "a folder written by DatasetDict.save_to_disk, and a Hugging Face hub name with a '/' such as "
+    "a folder written by DatasetDict.save_to_disk, or a Hugging Face hub name with a '/' such as "
     "'zalando-datasets/fashion_mnist'"
 )
 
@@ -97,9 +97,9 @@ def load_images(
     if image_size < 1:
         raise DataError(f"image_size is {image_size}; it must be 1 or more")
     if channels not in (None, 1, 3):
-        raise DataError(f"channels is {channels}; allowed are 1, 3 and None (as the images are)")
+        raise DataError(f"channels is {channels}; it must be 1, 3 or None (as the images are)")
     if (mean is None) != (std is None):
-        raise DataError("of mean and std one is given; needed are both or neither")
+        raise DataError("only one of mean and std is given; give both or neither")
     statistics = None if mean is None or std is None else (tuple(mean), tuple(std))
     return _load(source, image_size, channels, statistics, skip_corrupt, _state_of(source))
 
@@ -218,4 +218,4 @@ def _kind_of(folder: Path) -> Literal["idx", "saved", "pictures"]:
 
 
 def _nowhere(source: str) -> DataError:
-    return DataError(f"there is no image dataset {source!r}{not_there(source)}: {_ALLOWED}")
+    return DataError(f"unknown image dataset {source!r}{not_there(source)}: {_ALLOWED}")

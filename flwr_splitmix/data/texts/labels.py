@@ -53,7 +53,7 @@ def classes_of(
         return {str(label): label for label in range(num_labels)}
     if all(map(_FRACTION.fullmatch, words)):
         raise DataError(
-            f"{source!r} has as labels numbers such as {words[0]}; needed are words or whole "
+            f"{source!r} has as labels numbers such as {words[0]}; expected words or whole "
             f"numbers (regression is not offered; if they name classes, write v{words[0]}, say)"
         )
     if own:

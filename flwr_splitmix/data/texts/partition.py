@@ -58,7 +58,9 @@ def text_split(
     """
     check_index(index, num_clients)
     if scheme not in SCHEMES:
-        raise DataError(f"the partition scheme is {scheme!r}; allowed are {', '.join(SCHEMES)}")
+        raise DataError(
+            f"the partition scheme is {scheme!r}; it must be one of {', '.join(SCHEMES)}"
+        )
     check_samples(samples, test_samples)
     if scheme == "column":
         train, test = _by_group(sets, index, num_clients)

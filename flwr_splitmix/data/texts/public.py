@@ -63,10 +63,10 @@ def load_public_texts(
         If an argument is out of range, the source cannot be read, or no piece is left.
     """
     if unit not in UNITS:
-        raise DataError(f"the unit is {unit!r}; allowed are {', '.join(UNITS)}")
+        raise DataError(f"the unit is {unit!r}; it must be one of {', '.join(UNITS)}")
     if not 1 <= min_words <= max_words:
         raise DataError(
-            f"min_words is {min_words} and max_words {max_words}; allowed is "
+            f"min_words is {min_words} and max_words {max_words}; expected "
             "1 <= min_words <= max_words"
         )
     if limit < 0:
@@ -112,8 +112,8 @@ def _files(path: Path) -> list[Path]:
         return files
     if not path.is_file():
         raise DataError(
-            f"there is no public text {str(path)!r}{not_there(str(path))}; allowed are a file that "
-            "ends in .txt or .txt.gz, and a folder of such"
+            f"there is no public text {str(path)!r}{not_there(str(path))}; use a file that "
+            "ends in .txt or .txt.gz, or a folder of such"
         )
     if kind_of(path) != ".txt":
         raise DataError(f"{path} is not a file that ends in .txt or .txt.gz, as public text must")

@@ -88,4 +88,4 @@ class TextSets:
 def check_task(task: str) -> None:
     """Raise DataError unless `task` is one of `TASKS`."""
     if task not in TASKS:
-        raise DataError(f"the task is {task!r}; allowed are {', '.join(TASKS)}")
+        raise DataError(f"the task is {task!r}; it must be one of {', '.join(TASKS)}")

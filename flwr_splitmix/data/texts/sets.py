@@ -30,8 +30,8 @@ log = logging.getLogger("flwr.splitmix")
 _HUB_NAME = re.compile(r"([\w-][\w.-]*/[\w.-]+)(?::([\w.-]+))?")
 _HELD_OUT = 0.1
 _ALLOWED = (
-    f"allowed are {GENERATED!r}, a file that ends in .tsv, .txt, .csv, .json or .jsonl (or that "
-    "with .gz), a folder written by DatasetDict.save_to_disk, and a Hugging Face hub name with a "
+    f"use {GENERATED!r}, a file that ends in .tsv, .txt, .csv, .json or .jsonl (or that "
+    "with .gz), a folder written by DatasetDict.save_to_disk, or a Hugging Face hub name with a "
     "'/' such as 'openai/gsm8k:main'"
 )
 
@@ -199,7 +199,7 @@ def _read(
         name, subset = match.groups()
         splits = load_hub(name, _splits(test), subset=subset, kind="a text dataset")
         return _arrow(splits, names, source, label)
-    raise DataError(f"there is no text dataset {source!r}{not_there(source)}: {_ALLOWED}")
+    raise DataError(f"unknown text dataset {source!r}{not_there(source)}: {_ALLOWED}")
 
 
 @contextlib.contextmanager

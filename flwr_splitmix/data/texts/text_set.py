@@ -65,7 +65,7 @@ class TextSet(Dataset[Example]):
         for name, entries in {"texts": texts, "labels": labels}.items():
             if not hasattr(entries, "__len__"):
                 raise TypeError(
-                    f"{name} is {entries!r:.40}; needed is a list with one entry for each text "
+                    f"{name} is {entries!r:.40}; expected a list with one entry for each text "
                     "(texts to predict the words of are their own labels: labels=texts)"
                 )
         if len(texts) != len(labels):
@@ -108,18 +108,18 @@ def _integers(name: str, values: object) -> Tensor:
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} is {type(values).__name__}; needed are integers") from error
+        raise ValueError(f"{name} is {type(values).__name__}; expected integers") from error
     if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex()):
-        raise ValueError(f"{name} is of {tensor.dtype}; needed are integers")
+        raise ValueError(f"{name} is {tensor.dtype}; expected integers")
     return tensor.to(torch.int64)
 
 
 def _check_ids(number: int, text: Tensor, limit: int | None) -> None:
     if text.dim() != 1:
-        raise ValueError(f"text {number} has shape {tuple(text.shape)}; needed is (tokens,)")
+        raise ValueError(f"text {number} has shape {tuple(text.shape)}; expected (tokens,)")
     if not 0 < len(text) <= (limit or len(text)):
         allowed = "at least 1" if limit is None else f"1..{limit}"
-        raise ValueError(f"text {number} has {counted(len(text), 'token')}; allowed is {allowed}")
+        raise ValueError(f"text {number} has {counted(len(text), 'token')}; expected {allowed}")
     if int(text.min()) < 0:
         raise ValueError(
             f"text {number} has the token id {int(text.min())}; ids are at least 0, and batches "

@@ -149,8 +149,8 @@ def test_a_client_fn_may_ask_for_a_key_with_a_default(tmp_path: Path) -> None:
         ("{}['a']", "DATA", "client_fn raised KeyError: 'a'"),
         ("1 / 0", "DATA", "client_fn raised ZeroDivisionError: division by zero"),
         ("size = '4'", "DATA", "client_fn raised TypeError: batch_size is '4'; it must be an"),
-        ("pass", "None", "client_fn raised TypeError: data is NoneType; needed is a map-style"),
-        ("pass", "(x for x in DATA)", "data is generator; needed is a map-style data set with"),
+        ("pass", "None", "client_fn raised TypeError: data is NoneType; expected a map-style"),
+        ("pass", "(x for x in DATA)", "data is generator; expected a map-style data set with"),
     ],
 )
 def test_an_error_of_client_fn_is_called_so(
@@ -212,7 +212,7 @@ def test_a_check_can_be_interrupted(tmp_path: Path) -> None:
         checked(tmp_path, client="None\nraise KeyboardInterrupt")
 
 
-READ = "the training data cannot be read, (input, label) pairs are needed: "
+READ = "the training data cannot be read, expected (input, label) pairs: "
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ READ = "the training data cannot be read, (input, label) pairs are needed: "
         ("[{'pixels': image} for image in IMAGES]", READ + "a data set must give"),
         ("{0: (IMAGES[0], 0), 5: 1}", READ + "KeyError: 1"),
         ("TensorDataset(IMAGES, CLASSES[:, None])", "labels have shape (4, 1) in a batch of 4; "),
-        ("TensorDataset(IMAGES, CLASSES - 1)", "labels go down to -1; classes are numbered from"),
+        ("TensorDataset(IMAGES, CLASSES - 1)", "labels are as low as -1; classes are numbered"),
         ("TensorDataset(IMAGES, CLASSES[:, None] + torch.arange(2))", "are rows of numbers in 0.."),
         ("TensorDataset(IMAGES, IMAGES.long())", "labels have shape (4, 1, 8, 8) in a batch"),
     ],
@@ -244,13 +244,13 @@ def test_labels_of_several_classes_are_a_fact(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("out", "problem"),
     [
-        ("None", "returns NoneType; needed is a tensor (batch, patches, width)"),
-        ("(smashed, None)", "returns tuple; needed is a tensor (batch, patches, width)"),
-        ("smashed.detach().numpy()", "returns ndarray; needed is a tensor (batch, patches, width)"),
-        ("smashed[:, 0]", "returns smashed data of shape (2, 5); needed is a tensor (batch, pa"),
-        ("smashed[:, :0]", "returns smashed data of shape (2, 0, 5); needed is a tensor (batch"),
-        ("smashed[:1]", "returns a batch of 1 for a batch of 2; needed is one row for each"),
-        ("smashed.long()", "returns torch.int64; needed is torch.float32"),
+        ("None", "returns NoneType; expected a tensor (batch, patches, width)"),
+        ("(smashed, None)", "returns tuple; expected a tensor (batch, patches, width)"),
+        ("smashed.detach().numpy()", "returns ndarray; expected a tensor (batch, patches, width)"),
+        ("smashed[:, 0]", "returns smashed data of shape (2, 5); expected a tensor (batch, pa"),
+        ("smashed[:, :0]", "returns smashed data of shape (2, 0, 5); expected a tensor (batch"),
+        ("smashed[:1]", "returns a batch of 1 for a batch of 2; expected one row for each"),
+        ("smashed.long()", "returns torch.int64; expected torch.float32"),
         ("smashed / 0", "returns NaN or infinite numbers, which the server refuses"),
         ("smashed * 1e9", "returns numbers beyond 1e+06, which the server refuses"),
         ("smashed @ images", "raised RuntimeError: "),

@@ -84,7 +84,7 @@ def test_addresses_and_time_limits_may_be_others(
     with caplog.at_level(logging.INFO, logger="flwr.splitmix"):
         config, run = continued(tmp_path, overrides)
     assert (config.attach_timeout, config.link_address, config.lr) == (7.5, "127.0.0.1:9443", 0.001)
-    assert "goes on with another attach-timeout, link-address" in caplog.text
+    assert "continues with another attach-timeout, link-address" in caplog.text
     assert "ignores what is given now: lr is 0.001, not 0.5. Only" in caplog.text
     assert Run.open(run.id, home=tmp_path).config["attach-timeout"] != 7.5
     run.config_file.extend(1)

@@ -93,7 +93,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ),
     (
         {"head_layers": 0, "strategy": "NoPeekSL"},
-        ["head-layers is 0, but strategy is 'NoPeekSL', which", "allowed with it is at least 1"],
+        ["head-layers is 0, but strategy is 'NoPeekSL', which", "it must be at least 1"],
     ),
     ({"dtype": "float16"}, ["dtype is 'float16'", "'float32' or 'bfloat16'"]),
     ({"gradient_checkpointing": 1}, ["gradient-checkpointing is 1", "boolean"]),
@@ -179,7 +179,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ),
     (
         {"strategy": "DPSGDSL", "gradient_checkpointing": True},
-        ["gradient-checkpointing is true", "'DPSGDSL'", "allowed with it is false"],
+        ["gradient-checkpointing is true", "'DPSGDSL'", "it must be false"],
     ),
     # Who takes part, what is measured, where it runs.
     ({"evaluation": "central"}, ["evaluation is 'central'", "'federated', 'benchmark' or 'none'"]),

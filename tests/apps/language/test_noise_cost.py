@@ -107,5 +107,5 @@ def test_without_a_ledger_nothing_is_said_and_without_sizes_what_is_needed() -> 
         assert remarks(strategy=strategy) == []
     (remark,) = remarks(strategy="SnDSL")
     assert remark.startswith("this run has no epsilon: SnDSL's noise bounds what single releases")
-    assert "`splitmix check --nodes` says it" in remarks(None, samples_per_client=0)[0]
+    assert "`splitmix check --nodes` reports it" in remarks(None, samples_per_client=0)[0]
     assert remarks(None) == remarks(2)

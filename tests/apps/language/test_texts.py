@@ -33,7 +33,7 @@ def rows(path: Path, *texts: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"dataset": "cola"}, "no text dataset 'cola': allowed are 'generated'"),
+        ({"dataset": "cola"}, "unknown text dataset 'cola': use 'generated'"),
         (
             {"dataset": "FILE"},
             "question-column is 'question', but line 1 of .* it has 'sentence' and 'label'",
@@ -71,7 +71,7 @@ def rows(path: Path, *texts: dict[str, Any]) -> str:
             {"max_length": 20, "long_texts": "refuse"},
             r"text 0 has \d+ tokens, but at most 18 are allowed; raise max-length, or .*'cut'",
         ),
-        ({"client_device": "gpu"}, "there is no device 'gpu' here"),
+        ({"client_device": "gpu"}, "device 'gpu' is not available here"),
         (
             {"max_length": 9, "long_texts": "drop"},
             "no training data: none of its 8 rows has at most 7 tokens .max-length is 9, .* raise",

@@ -48,7 +48,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     (
         {"cutting_edge_of_all": 1},
         [
-            "unknown key 'cutting-edge-of-all'; allowed are num-server-rounds",
+            "unknown key 'cutting-edge-of-all'; available: num-server-rounds",
             "; for keys of your own begin with `splitmix new own NAME`",
         ],
     ),
@@ -168,7 +168,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"strategy": "BatchShuffleSL", "evaluation": "central"}, ["'central'", "BatchShuffleSL"]),
     (
         {"strategy": "PatchShuffleSL", "cut_at": "blocks.0"},
-        ["cut-at is 'blocks.0'", "PatchShuffleSL", "allowed with it is ''"],
+        ["cut-at is 'blocks.0'", "PatchShuffleSL", "use '' with it"],
     ),
     (
         {"strategy": "CutMixSL", "embedding": "tokens-to-token"},
@@ -310,7 +310,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         {"min_patches": 9},
         [
             "min_patches (min-patches) is 9, but a group's 2 members share 16 patches",
-            "allowed are 0 to 8",
+            "use 0 to 8",
         ],
     ),
     ({"k": 5}, ["k is 5", "only 4 clients take part in a round", "2 to 4"]),
@@ -398,7 +398,7 @@ def test_nodes_that_are_still_to_come_are_waited_for(planned: list[int]) -> None
     ("wrong", "message"),
     [
         ({"samples_per_client": 700}, "client 0 of 10 has 600 training images of "),
-        ({"client_device": "gpu"}, "there is no device 'gpu' here; allowed are 'auto', 'cpu'"),
+        ({"client_device": "gpu"}, "device 'gpu' is not available here; it must be 'auto', 'cpu'"),
         ({"seed": 2**63}, "seed is 9223372036854775808; input should be less than"),
         ({"partition": "dirichlet", "partition_alpha": 0.01}, "this client has no training data"),
     ],

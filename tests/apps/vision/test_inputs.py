@@ -53,9 +53,7 @@ def test_a_folder_of_one_class_is_refused_by_its_key(tmp_path: Path) -> None:
         folder = tmp_path / split / "red"
         folder.mkdir(parents=True)
         Image.new("RGB", (8, 6), "red").save(folder / "0.png")
-    with pytest.raises(
-        DataError, match=r"dataset is '.*', but its only class is 'red'; needed are"
-    ):
+    with pytest.raises(DataError, match=r"dataset is '.*', but its only class is 'red'; it must"):
         images_of(read(dataset=str(tmp_path)))
 
 
@@ -96,7 +94,7 @@ GREY = {
         ({"multi_label": "x"}, "multi_label is 'x'"),
         ({"preprocessing": [1]}, "preprocessing: this is not a description"),
         ({"preprocessing": {**GREY, "channels": "x" * 1000}}, "invalid literal"),
-        ({"preprocessing": {**GREY, "channels": 2}}, "channels is 2; allowed are 1 and 3"),
+        ({"preprocessing": {**GREY, "channels": 2}}, "channels is 2; it must be 1 or 3"),
         ({"preprocessing": {**GREY, "mean": []}}, "mean and std need 1 number each"),
         ({"preprocessing": {**GREY, "image_size": 0}}, "an image has no pixels"),
         ({"preprocessing": {**GREY, "image_size": float("inf")}}, "cannot convert float infinity"),

@@ -196,7 +196,7 @@ def test_what_is_not_known_is_said() -> None:
     assert "full groups of k = 2;" in remarks(nodes=None)[0]
     assert "groups of k = 2 of 3 clients, 1 left over;" in remarks(3)[0]
     (remark,) = remarks(nodes=None, samples_per_client=0)
-    assert "`splitmix check --nodes` says it" in remark
+    assert "`splitmix check --nodes` reports it" in remark
 
 
 @pytest.mark.parametrize("strategy", ["DPCutMixSL", "DPMixSL", "DPSL", "VanillaCutMixSL"])

@@ -42,7 +42,7 @@ from tests.segments.language.tiny_models import GROUPED, config_of, whole_model
         ("vision", "label='latest'", "run-config: label is 'latest', which means the newest run"),
         ("language", "label='latest'", "run-config: label is 'latest', which means the newest"),
         ("language", "support-texts=400", "support-texts is 400, of 400 public texts"),
-        ("language", "samples-per-client=1001", "(samples-per-client); allowed are up to 1000"),
+        ("language", "samples-per-client=1001", "(samples-per-client); use up to 1000"),
     ],
 )
 def test_what_would_end_a_run_is_named_by_its_key(app: str, keys: str, message: str) -> None:
@@ -198,7 +198,7 @@ def test_devices_that_are_not_here_are_named_once_with_their_keys() -> None:
     assert both.stderr.startswith("run-config: device and client-device are 'gpu0': there is no")
     assert len(both.stderr.strip().splitlines()) == 1
     one = check(APPS / "vision", "--run-config", "client-device='gpu0'")
-    assert one.stderr.startswith("run-config: client-device is 'gpu0': there is no device 'gpu0'")
+    assert one.stderr.startswith("run-config: client-device is 'gpu0': device 'gpu0' is not")
 
 
 def test_a_model_too_large_for_memory_is_one_sentence() -> None:

@@ -22,7 +22,7 @@ def test_a_wire_format_that_a_simulation_refuses_is_remarked(
     assert result.exit_code == 0, result.output
     remark = (
         "note: in a simulation the run would end with an error: wire-dtype is 'int8', but in a "
-        "simulation tensors travel as they are; allowed there is 'keep'"
+        "simulation tensors travel as they are; use 'keep' there"
     )
     assert (remark in " ".join(result.output.split())) is remarked
 

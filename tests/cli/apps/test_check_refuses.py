@@ -53,7 +53,7 @@ def test_what_must_be_a_table_is_one(
         ("name = ", "#", 'has no name in [project], .*; write there name = "my-app"'),
         ("version = ", "#", 'has no version in [project], .*; write there version = "1.0.0"'),
         ("publisher = ", "#", "has no publisher in [tool.flwr.app], .*; write there publisher ="),
-        ('name = "', 'name = "3', "has name = '3.*', which Flower refuses; allowed are up to 32"),
+        ('name = "', 'name = "3', "has name = '3.*', which Flower refuses; it must be up to 32"),
         ('name = "', 'name = "' + 32 * "x", "has name = 'xxx.*', which Flower refuses"),
         ('name = "', 'name = "a_b', "has name = 'a_b.*', which Flower refuses"),
         ("k = ", "k = [1]#", "has k = [1] in [tool.flwr.app.config], which Flower refuses; a"),
@@ -176,7 +176,7 @@ def test_a_batch_that_no_server_takes_is_found() -> None:
     result = check(APPS / "vision", "--no-cuts", "--nodes", "2", "--run-config", keys)
     assert result.exit_code == 1
     assert (
-        "have 12,884,901,888 numbers; allowed are up to 1,073,741,824: a smaller" in result.stderr
+        "have 12,884,901,888 numbers; at most 1,073,741,824 can travel: a smaller" in result.stderr
     )
 
 

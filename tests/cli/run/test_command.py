@@ -126,7 +126,7 @@ def test_a_run_without_a_round_left_is_not_started(rounds: str, finished: Run, h
     error = the_error(run("-c", f"resume='latest'{rounds}", home=home))
     assert error == (
         f"run {finished.id} has finished its 28 rounds: raise num-server-rounds above 28 with "
-        "--run-config to go on with it, or start a new run without resume"
+        "--run-config to continue it, or start a new run without resume"
     )
 
 
@@ -142,7 +142,7 @@ def test_a_run_with_rounds_left_is_resumed(reason: str, finished: Run, home: Pat
     result = run("-c", f"resume='latest'{rounds}", home=home)
     note, error = result.stderr.splitlines()
     assert error == "Flower was started"
-    assert note.startswith("note: the run goes on with its own configuration, not with that of pyp")
+    assert note.startswith("note: the run continues with its own configuration, not with that of")
     assert f"strategy is {finished.config['strategy']!r} (there 'CutMixSFL')" in note
     assert "resume" not in note
 

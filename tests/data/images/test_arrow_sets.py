@@ -136,7 +136,7 @@ INTS = datasets.Value("int64")
         ({"train": GOOD, "test": GOOD.remove_columns("label")}, "lacks the column 'label'"),
         (
             {"train": split([1], [[0, 1]], label_type=datasets.List(INTS)), "test": GOOD},
-            "needed is one value for each image, or, for several labels, a list of ClassLabel",
+            "expected one value for each image, or, for several labels, a list of ClassLabel",
         ),
     ],
 )
@@ -223,7 +223,7 @@ def test_a_hub_that_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -
     assert "'owner/far-away' could not be loaded from the Hugging Face hub" in message
     assert "Couldn't reach the Hub" in message
     assert "long trace" not in message
-    assert "allowed is the name of an image dataset there" in message
+    assert "it must be the name of an image dataset there" in message
 
 
 SEVERAL_NAMES = ["hat", "tie", "shoe"]
@@ -275,7 +275,7 @@ def test_a_class_is_preferred_to_truth_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("train", "test", "sentence"),
     [
-        (listed([[0], None]), listed([[1]]), r"labels of an image of .* are None; allowed are"),
+        (listed([[0], None]), listed([[1]]), r"labels of an image of .* are None; expected"),
         (
             truths(hat=[True, None], tie=[True, True]),
             truths(hat=[True], tie=[True]),

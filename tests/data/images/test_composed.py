@@ -46,7 +46,7 @@ def test_pixels_are_means_of_four() -> None:
     "sets", [raw_sets(side=5), raw_sets(labels=np.eye(12, dtype=np.int64))], ids=["odd", "several"]
 )
 def test_what_cannot_be_composed_is_refused(sets: RawSets) -> None:
-    with pytest.raises(DataError, match="cannot be composed; needed are even sides and one class"):
+    with pytest.raises(DataError, match="cannot be composed; expected even sides and one class"):
         compose_sets(sets)
 
 

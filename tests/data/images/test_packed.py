@@ -125,9 +125,9 @@ def test_a_mask_is_not_taken_for_indices() -> None:
         ({"images": np.zeros((2, 28, 28), np.uint8)}, "must be uint8 of shape"),
         (
             {"images": torch.zeros(2, 1, 28, 28, dtype=torch.uint8)},
-            r"images are a tensor \(2, 1, 28, 28\); needed is a NumPy array, .* images.numpy\(\)",
+            r"images are a tensor \(2, 1, 28, 28\); expected a NumPy array, .* images.numpy\(\)",
         ),
-        ({"labels": torch.tensor([0, 1])}, r"labels are a tensor \(2,\); needed is a NumPy array"),
+        ({"labels": torch.tensor([0, 1])}, r"labels are a tensor \(2,\); expected a NumPy array"),
         ({"num_classes": 0}, "num_classes is 0"),
         ({"std": 0.0}, "must be greater than 0"),
         ({"mean": (0.1, 0.2)}, "one finite number or 1, one per channel"),

@@ -100,14 +100,14 @@ def test_a_missing_idx_file_is_named(write_idx_set: IdxWriter) -> None:
     "source", ["", "fashion-mnist-smal", "/no/such/folder", "./absent/set", "a/b/c", "x" * 5000]
 )
 def test_any_other_string_is_refused_with_what_is_allowed(source: str) -> None:
-    with pytest.raises(DataError, match="there is no image dataset") as caught:
+    with pytest.raises(DataError, match="unknown image dataset") as caught:
         load_images(source)
     for allowed in ("fashion-mnist-small", "idx files", "train/<class>/", "save_to_disk", "hub"):
         assert allowed in str(caught.value)
 
 
 def test_an_empty_folder_and_a_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no image dataset: allowed are"):
+    with pytest.raises(DataError, match="holds no image dataset: use"):
         load_images(str(tmp_path))
     (tmp_path / "a.png").touch()
     with pytest.raises(DataError, match="is a file, not a folder"):
@@ -130,7 +130,7 @@ def test_a_folder_of_somebody_else_is_named(
 def test_sizes_and_channels_out_of_range_are_refused() -> None:
     with pytest.raises(DataError, match="image_size is 0"):
         load_images("fashion-mnist-small", image_size=0)
-    with pytest.raises(DataError, match="channels is 4; allowed are 1, 3 and None"):
+    with pytest.raises(DataError, match="channels is 4; it must be 1, 3 or None"):
         load_images("fashion-mnist-small", channels=4)
 
 

@@ -43,7 +43,7 @@ def test_images_stored_as_numbers_of_another_shape_are_refused(
     """Pillow's reason would leave out the shapes that are allowed."""
     pixels = np.zeros((1, *shape), int).tolist()
     plain = datasets.Dataset.from_dict({"image": pixels, "label": [0]})
-    message = rf"int64 of shape {re.escape(str(shape))}; allowed are .* \(H, W\) or \(H, W, C\)"
+    message = rf"int64 of shape {re.escape(str(shape))}; expected .* \(H, W\) or \(H, W, C\)"
     with pytest.raises(DataError, match=message):
         load_images(save(tmp_path, train=plain, test=plain))
 
@@ -81,6 +81,6 @@ def test_channels_in_front_are_said_to_belong_at_the_end(
 ) -> None:
     """Torch has them in front, so the message says what to do."""
     plain = datasets.Dataset.from_dict({"image": np.zeros((1, *shape), int).tolist(), "label": [0]})
-    with pytest.raises(DataError, match="allowed are encoded pictures") as raised:
+    with pytest.raises(DataError, match="expected encoded pictures") as raised:
         load_images(save(tmp_path, train=plain, test=plain))
     assert str(raised.value).endswith("; move the channels to the end (transpose)") is has_advice

@@ -45,7 +45,7 @@ def test_whole_numbers_count_for_themselves(values: list[Any], tmp_path: Path) -
         (["1", ["1"]], r"row 2 of .* in column 'label' no label but \['1'\]; each row must"),
         ([{"a": 1}], r"row 1 of .* in column 'label' no label but {'a': 1}; each row must"),
         (["0", "1", "one"], "has whole numbers as labels, and beside them 'one'; either all"),
-        ([0, 0.5], r"as labels numbers such as 0\.5; needed are words or whole"),
+        ([0, 0.5], r"as labels numbers such as 0\.5; expected words or whole"),
         ([0.5, 1.5], r"such as 0\.5; .* words or whole numbers \(regression is not offered"),
         (
             ["-.5", "1e-05"],

@@ -70,13 +70,13 @@ def test_samples_are_the_first_of_a_part() -> None:
     ("sets", "options", "message"),
     [
         (SUMS, {"scheme": "dirichlet"}, "'dirichlet' is over labels, .* 'iid' and 'column'"),
-        (SENTENCES, {"scheme": "natural"}, "'natural'; allowed are iid, dirichlet, column"),
+        (SENTENCES, {"scheme": "natural"}, "'natural'; it must be one of iid, dirichlet, column"),
         (SENTENCES, {"samples": 700}, "client 0 of 3 has 667 training rows .* fewer than the 700"),
         (SENTENCES, {"samples": -1}, "samples is -1"),
         (
             sources("a", "b"),
             {"scheme": "column"},
-            "2 groups, .* 3 clients; allowed are 1 to 2 .--nodes, ",
+            "2 groups, .* 3 clients; use 1 to 2 .--nodes, ",
         ),
         (sources(), {"scheme": "column"}, "needs a column that says where each row"),
         (sources("a", "b"), {}, "training rows of 'made up': 2 samples cannot be divided among 3"),

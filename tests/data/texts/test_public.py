@@ -85,7 +85,7 @@ def test_the_real_files_are_read() -> None:
         ("a.txt", "one two", {}, "holds no sentence of at least 4 words, separated by blanks"),
         ("a.md", BOOK, {}, "is not a file that ends in .txt or .txt.gz"),
         ("", "", {}, "holds no file that ends in .txt or .txt.gz"),
-        ("a.txt", BOOK, {"unit": "word"}, "the unit is 'word'; allowed are sentence, paragraph"),
+        ("a.txt", BOOK, {"unit": "word"}, "the unit is 'word'; it must be one of sentence, p"),
         ("a.txt", BOOK, {"max_words": 3}, "min_words is 4 and max_words 3"),
         ("a.txt", BOOK, {"limit": -1}, "limit is -1; it must be 0"),
     ],

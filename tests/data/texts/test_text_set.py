@@ -39,16 +39,16 @@ def test_pad_to_hides_the_longest_text() -> None:
     ("texts", "labels", "options", "sentence"),
     [
         ([text(1)], [], {}, "there is 1 text and 0 labels"),
-        ([text()], [0], {}, "text 0 has 0 tokens; allowed is at least 1"),
-        ([text(1, 2, 3)], [0], {"max_length": 2}, r"text 0 has 3 tokens; allowed is 1\.\.2"),
-        ([text(1, 2, 3)], [0], {"pad_to": 2}, r"text 0 has 3 tokens; allowed is 1\.\.2"),
+        ([text()], [0], {}, "text 0 has 0 tokens; expected at least 1"),
+        ([text(1, 2, 3)], [0], {"max_length": 2}, r"text 0 has 3 tokens; expected 1\.\.2"),
+        ([text(1, 2, 3)], [0], {"pad_to": 2}, r"text 0 has 3 tokens; expected 1\.\.2"),
         ([text(1, 2)], [text(1)], {}, "text 0 has 2 tokens and 1 label"),
         ([text(1, -1)], [0], {}, "text 0 has the token id -1; ids are at least 0"),
-        ([text(1), torch.tensor([1.0])], [0, 1], {}, "text 1 is of torch.float32; needed are int"),
-        ([text(1)], [0.7], {}, "label 0 is of torch.float32; needed are integers"),
-        (["word"], [0], {}, "text 0 is str; needed are integers"),
-        ([text(1)], [None], {}, "label 0 is NoneType; needed are integers"),
-        ([torch.tensor([[1]])], [0], {}, r"text 0 has shape \(1, 1\); needed is \(tokens,\)"),
+        ([text(1), torch.tensor([1.0])], [0, 1], {}, "text 1 is torch.float32; expected integ"),
+        ([text(1)], [0.7], {}, "label 0 is torch.float32; expected integers"),
+        (["word"], [0], {}, "text 0 is str; expected integers"),
+        ([text(1)], [None], {}, "label 0 is NoneType; expected integers"),
+        ([torch.tensor([[1]])], [0], {}, r"text 0 has shape \(1, 1\); expected \(tokens,\)"),
         (
             [text(1), text(2)], [0, text(2)], {},
             "text 1 has a label for each token, but text 0 has one label",
@@ -69,7 +69,7 @@ def test_wrong_texts_are_named(
 @pytest.mark.parametrize("wrong", ["texts", "labels"])
 def test_what_is_no_list_is_named(wrong: str) -> None:
     arguments: dict[str, Any] = {"texts": [text(1)], "labels": [0], wrong: None}
-    with pytest.raises(TypeError, match=f"{wrong} is None; needed is a list with one entry for ea"):
+    with pytest.raises(TypeError, match=f"{wrong} is None; expected a list with one entry for ea"):
         TextSet(**arguments)
 
 
@@ -91,8 +91,8 @@ def test_each_token_is_predicted_at_the_one_before_it() -> None:
 @pytest.mark.parametrize(
     ("logits", "labels", "sentence"),
     [
-        ((2, 3), [0, 3], r"labels lie in 0\.\.3, allowed are 0\.\.2 .* give the tail 4 logits"),
-        ((2, 3), [-1, -100], r"labels lie in -1\.\.-1, allowed are 0\.\.2 \(classes start at 0\)"),
+        ((2, 3), [0, 3], r"labels lie in 0\.\.3, expected 0\.\.2 .* give the tail 4 logits"),
+        ((2, 3), [-1, -100], r"labels lie in -1\.\.-1, expected 0\.\.2 \(classes start at 0\)"),
         ((1, 2, 3), [[0, 3]], r"0\.\.2; the tail needs a logit for each token of the vocabulary"),
         ((2, 4, 3), [0, 1], "a class for each text goes with"),
         ((2, 3), [[0, 1], [1, 1]], "a class for each text goes with"),

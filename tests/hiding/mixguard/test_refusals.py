@@ -23,7 +23,7 @@ from tests.hiding.mixguard.clients import ORDER, PLAIN, TOY, client_of
     [
         ({"k": 1}, "k is 1; it must be at least 2"),
         ({"m": 1}, "m is 1; it must be at least 2"),
-        ({"gradients": "both"}, "gradients is 'both'; allowed are target, all-sources,"),
+        ({"gradients": "both"}, "gradients is 'both'; it must be one of target, all-sources,"),
         ({"gradients": "all-sources", "k": 4}, "'all-sources' needs m >= k, here m is 3 and k is"),
         ({"secret_tokens": -1}, "secret_tokens is -1; it must be at least 0"),
         ({"calibration_epochs": 0}, "perturbation 'adaptive' follows the calibrator's residual"),

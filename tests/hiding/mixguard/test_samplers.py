@@ -178,7 +178,7 @@ def test_what_no_sampler_draws_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flwr_splitmix.hiding.mixguard.sampler.MAX_DRAWS", 2)
     with pytest.raises(ValueError, match=r"max_leak is 0.1; of 128 secrets too few"):
         draw_secret(3, 3, sampler="convex", max_leak=0.1)
-    with pytest.raises(ValueError, match="sampler is 'flat'; allowed are skewed, convex, rotated"):
+    with pytest.raises(ValueError, match="sampler is 'flat'; it must be one of skewed, convex"):
         draw_secret(3, 3, sampler="flat")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="support_norm is inf; it must be positive and finite"):
         draw_secret(3, 3, sampler="convex", support_norm=math.inf)

@@ -167,7 +167,7 @@ def test_an_option_of_another_kind_is_named(options: dict[str, Any], sentence: s
 @pytest.mark.parametrize("hiding", [SnD, MixGuard])
 def test_public_texts_that_are_no_data_set_are_named(hiding: Any, epochs: int) -> None:
     how = {"calibration_epochs": epochs} if hiding is SnD else {}
-    with pytest.raises(TypeError, match="public is list_iterator; needed is a map-style data set"):
+    with pytest.raises(TypeError, match="public is list_iterator; expected a map-style data set"):
         hiding(iter([PUBLIC[0]]), vocab_size=VOCABULARY, **how)
 
 

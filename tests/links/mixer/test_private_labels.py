@@ -23,7 +23,7 @@ LinkTo = Callable[..., MixerLink]
 def test_labels_that_are_no_classes_are_told_of_no_client(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such as "client 0: labels lie in 0..2, allowed are 0..1" among the failures of a round."""
+    """Such as "client 0: labels lie in 0..2, expected 0..1" among the failures of a round."""
     observer = Everything()
     strategy = CutMixSL(
         replace(TOY, classes=2).upper(),

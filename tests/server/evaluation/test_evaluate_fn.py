@@ -93,7 +93,7 @@ class Streamed(IterableDataset[Any]):
         ({"upper": TOY.upper()}, "upper is ToyUpper; expected .* strategy.upper"),
         ({"lower": dict(TOY.lower().state_dict())}, "lower is dict; expected a module like"),
         ({"data": DataLoader(TOY.data(0))}, "data is DataLoader; .* data=loader.dataset"),
-        ({"data": Streamed()}, "data is Streamed; needed is a map-style data set"),
+        ({"data": Streamed()}, "data is Streamed; expected a map-style data set"),
         (
             {"data": (TOY.data(0).inputs, TOY.data(0).labels)},
             r"^data is a tuple of arrays; .*TensorDataset\(inputs",

@@ -262,7 +262,7 @@ def test_test_sets_that_cannot_be_scored_are_refused() -> None:
     evaluate = central_evaluation(
         strategy.upper, TOY.lower(), Examples(inputs, torch.tensor([0, 3]))
     )
-    with pytest.raises(ValueError, match=r"lie in 0\.\.3, allowed are 0\.\.2"):
+    with pytest.raises(ValueError, match=r"lie in 0\.\.3, expected 0\.\.2"):
         strategy.fit(TOY.make_clients(), 1, evaluate_fn=evaluate)
 
 

@@ -82,8 +82,8 @@ def read(reply: Mapping[str, Any], plan: Plan = PLAN, client: int = 0) -> Any:
         ({"labels": [0, 1, 2, 0]}, "no labels"),
         ({"labels": LABELS[:3]}, r"labels have shape \(3,\) of torch.int64, expected \(4,\)"),
         ({"labels": LABELS.int()}, r"of torch.int32, expected \(4,\) of torch.int64"),
-        ({"labels": torch.tensor([0, 1, 2, 3])}, r"labels lie in 0..3, allowed are 0..2"),
-        ({"labels": torch.tensor([0, 1, 2, -1])}, r"labels lie in -1..2, allowed are 0..2"),
+        ({"labels": torch.tensor([0, 1, 2, 3])}, r"labels lie in 0..3, expected 0..2"),
+        ({"labels": torch.tensor([0, 1, 2, -1])}, r"labels lie in -1..2, expected 0..2"),
         ({"labels": torch.zeros(4, 3)}, r"of torch.float32, expected \(4,\) of torch.int64"),
     ],
 )

@@ -88,7 +88,7 @@ def test_groups_are_smaller_without_them(
     messages = [record.getMessage() for record in caplog.records if "groups" in record.getMessage()]
     assert messages == [
         "round 1 continues in smaller mixing groups than asked for: k is 3, but only 2 clients "
-        "take part in a round; allowed is only 2. Later rounds may, too, down to 2 clients"
+        "take part in a round; use 2. Later rounds may, too, down to 2 clients"
     ]
     with pytest.raises(ValueError, match="k is 3, but only 2 clients take part"):
         strategy.fit(clients[:2], 1)

@@ -130,11 +130,11 @@ def test_state_restores_weights_and_optimizer() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"server_update": "joint"}, "server_update is 'joint'; allowed are sequential, sum, mean"),
+        ({"server_update": "joint"}, "server_update is 'joint'; it must be one of sequential, sum"),
         ({"num_classes": 1}, "num_classes is 1; .* at least 2: for two classes it returns two"),
-        ({"device": None}, "there is no device None here; allowed are 'auto', 'cpu'"),
-        ({"device": "tpu"}, "there is no device 'tpu' here; allowed are 'auto', 'cpu'"),
-        ({"precision": "float8"}, "precision is 'float8'; allowed are auto, float32, bfloat16"),
+        ({"device": None}, "device None is not available here; it must be 'auto', 'cpu'"),
+        ({"device": "tpu"}, "device 'tpu' is not available here; it must be 'auto', 'cpu'"),
+        ({"precision": "float8"}, "precision is 'float8'; it must be one of auto, float32"),
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) -> None:

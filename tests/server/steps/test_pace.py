@@ -17,9 +17,9 @@ from flwr_splitmix.strategies import PSL, CutMixSL, MixupSL
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"straggler": "hurry"}, "straggler is 'hurry'; allowed are wait, skip"),
-        ({"group_order": "size"}, "group_order is 'size'; allowed are random, arrival"),
-        ({"grouping": "age"}, "grouping is 'age'; allowed are random, speed"),
+        ({"straggler": "hurry"}, "straggler is 'hurry'; it must be one of wait, skip"),
+        ({"group_order": "size"}, "group_order is 'size'; it must be one of random, arrival"),
+        ({"grouping": "age"}, "grouping is 'age'; it must be one of random, speed"),
         ({"straggler_factor": 1.0}, "straggler_factor is 1.0; it must be above 1"),
         ({"straggler_factor": float("nan")}, "straggler_factor is nan; it must be above 1"),
     ],

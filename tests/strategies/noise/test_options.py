@@ -62,7 +62,7 @@ def test_a_strategy_that_promises_noise_needs_it(kind: Any) -> None:
     ("options", "message"),
     [
         ({"delta": 2.0}, "delta is 2.0; it must lie strictly between 0 and 1"),
-        ({"relation": "remove"}, "relation is 'remove'; allowed are replace, add-remove"),
+        ({"relation": "remove"}, "relation is 'remove'; it must be one of replace, add-remove"),
         ({"trusted_mixer": "no"}, "trusted_mixer is 'no'; it must be True or False"),
     ],
 )
