@@ -88,8 +88,6 @@ MAY_IMPORT["mixer_process"] = {
     "seeding", "seen_keys", "segments", "server", "values", "words",
 }  # fmt: skip
 MAY_IMPORT["strategies"] = {*LIBRARY_PARTS, "server"}
-MAY_IMPORT["trial"] = {"strategies"}
-MAY_IMPORT["cutting"] = {"segments", "strategies"}
 MAY_IMPORT["flwr_command"] = set()
 BELOW = set(MAY_IMPORT)
 ON_TOP: dict[str, set[str]] = {

@@ -34,7 +34,7 @@ from flwr_splitmix.segments.vision.split_model import SplitModel
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.storage import load_tensors, save_tensors, under
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
-from flwr_splitmix.trial import needs_labels
+from flwr_splitmix.strategies.option_trial import needs_labels
 from flwr_splitmix.words import counted
 
 KEPT_ORDERS = 50

@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 
 from flwr_splitmix.attacks.defences import Defence, blurred
-from flwr_splitmix.cutting import split_for
 from flwr_splitmix.segments.vision.split_model import SplitModel
-from flwr_splitmix.trial import trial_strategy
+from flwr_splitmix.strategies.option_trial import trial_strategy
+from flwr_splitmix.strategies.vision_cut import split_for
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.costs import ClientCosts, measure
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
-from flwr_splitmix.trial import needs_labels
+from flwr_splitmix.strategies.option_trial import needs_labels
 
 OnRound = Callable[[RoundDone], None]
 

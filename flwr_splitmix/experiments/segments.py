@@ -7,11 +7,11 @@ from typing import Any
 from torch import nn
 
 from flwr_splitmix.attacks.defences import blurred
-from flwr_splitmix.cutting import split_for
 from flwr_splitmix.experiments.baselines import BASELINES
 from flwr_splitmix.experiments.cells import Cell
 from flwr_splitmix.experiments.strategies import trial_of
 from flwr_splitmix.segments import SplitModel, split_vision_model
+from flwr_splitmix.strategies.vision_cut import split_for
 
 
 def make_segments(cell: Cell, channels: int, num_classes: int) -> SplitModel:

@@ -9,7 +9,7 @@ from flwr_splitmix.experiments.baselines import BASELINES
 from flwr_splitmix.experiments.cells import Cell, ExperimentError, OptionValues
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
-from flwr_splitmix.trial import trial_strategy
+from flwr_splitmix.strategies.option_trial import trial_strategy
 
 _NOISE = {value.name for value in fields(GaussianNoise)}
 

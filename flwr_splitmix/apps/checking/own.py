@@ -22,7 +22,7 @@ from flwr_splitmix.client_app import SplitClientApp
 from flwr_splitmix.errors import FAULTS
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.strategies import STRATEGIES
-from flwr_splitmix.trial import trial_strategy
+from flwr_splitmix.strategies.option_trial import trial_strategy
 from flwr_splitmix.words import cause
 
 

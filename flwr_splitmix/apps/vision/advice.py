@@ -14,7 +14,6 @@ from flwr_splitmix.apps.checking.report import Advice, MethodBytes
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.model import segments_of
-from flwr_splitmix.cutting import edge_of
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.links.frames.wire import WireDtype, wire_bytes
 from flwr_splitmix.methods import METHODS
@@ -34,6 +33,7 @@ from flwr_splitmix.segments.costs import StageCosts, measure_stages
 from flwr_splitmix.segments.vision.cut import open_vision_model
 from flwr_splitmix.segments.vision.split_model import Request
 from flwr_splitmix.strategies import SplitStrategy
+from flwr_splitmix.strategies.vision_cut import edge_of
 
 DRAWS = 24
 """Number of steps over which the bytes of random masks are averaged."""

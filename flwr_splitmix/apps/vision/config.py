@@ -21,7 +21,6 @@ from flwr_splitmix.apps.vision.third_party import check_third_party
 from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE, check_ushape
 from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.clients.ushape.ends import Learns
-from flwr_splitmix.cutting import edge_of
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.dp_forward import Sensitivity
 from flwr_splitmix.hiding.making import hiding_options, make_hiding, sources_of
@@ -40,8 +39,9 @@ from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.server.steps.pace import Grouping, GroupOrder, Pace, Straggler
 from flwr_splitmix.server.steps.part_count import PARTS_ALLOWED, PartsAsked, is_parts
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
+from flwr_splitmix.strategies.option_trial import needs_labels, trial_strategy
+from flwr_splitmix.strategies.vision_cut import edge_of
 from flwr_splitmix.suggestions import allowed
-from flwr_splitmix.trial import needs_labels, trial_strategy
 
 MEANS_NONE = {"alpha": math.inf, "ratio": 0.0}
 """Values that stand for None, which a run configuration cannot contain."""
@@ -135,52 +135,85 @@ class VisionConfig(AppConfig):
         return parts
 
     @model_validator(mode="after")
-    def _fits_together(self) -> VisionConfig:
+    def _central_evaluation_has_averaged_segments(self) -> VisionConfig:
         if self.evaluation == "central" and not self.averages:
             raise ValueError(
                 f"evaluation 'central' needs averaged lower segments, and {self.strategy} does "
                 "not average them; use 'federated', 'benchmark', 'none' or 'auto' with it"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _pretrained_weights_keep_their_depth(self) -> VisionConfig:
         if self.pretrained and self.depth:
             raise ValueError(
                 f"depth is {self.depth}, but pretrained weights are those of the model's own "
-                "depth; allowed with pretrained is depth 0"
+                "depth; use depth 0 with pretrained"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _keys_fit_the_shape(self) -> VisionConfig:
         if self.ushape:
             check_ushape(self)
-            return self
-        if self.learns != "all":  # ignored, it would be a false promise
+        elif self.learns != "all":  # ignored, it would be a false promise
             raise ValueError(
-                f"learns is {self.learns!r}, which is for strategies of the U shape; allowed with "
-                f"{self.strategy} is 'all'"
+                f"learns is {self.learns!r}, which is for strategies of the U shape; use 'all' "
+                f"with {self.strategy}"
             )
-        if STRATEGIES[self.strategy].needs_noise and self.noise is None:
+        return self
+
+    @model_validator(mode="after")
+    def _noise_is_on_where_a_strategy_needs_it(self) -> VisionConfig:
+        if not self.ushape and STRATEGIES[self.strategy].needs_noise and self.noise is None:
             raise ValueError(
-                f"sigma-s and sigma-y are both 0.0, but {self.strategy} needs noise; allowed with "
-                "it is at least one above 0"
+                f"sigma-s and sigma-y are both 0.0, but {self.strategy} needs noise; at least one "
+                "must be above 0"
             )
-        # The strategy itself rejects wrong options; with a third party fewer are right, so that
-        # its remedies come before the strategy's own.
-        check_third_party(self, self.trial().mixer)
-        trial = self.trial(
-            server_update=self.server_update, pace=self.pace, micro_batches=self.micro_batches
-        )
-        trial.prepare(None)
+        return self
+
+    @model_validator(mode="after")
+    def _third_party_can_mix(self) -> VisionConfig:
+        # With a third party fewer options are right than the strategy itself takes, so that these
+        # remedies come before the strategy's own.
+        if not self.ushape:
+            check_third_party(self, self.trial().mixer)
+        return self
+
+    @model_validator(mode="after")
+    def _strategy_takes_its_options(self) -> VisionConfig:
+        if not self.ushape:
+            trial = self.trial(
+                server_update=self.server_update, pace=self.pace, micro_batches=self.micro_batches
+            )
+            trial.prepare(None)
+        return self
+
+    @model_validator(mode="after")
+    def _simulation_waits_for_no_late_client(self) -> VisionConfig:
         if self.link == "ray" and self.pace.notices_arrival:
             raise ValueError(
                 f"straggler is {self.straggler!r} and group-order {self.group_order!r}, but in a "
                 "simulation clients take turns on the same processors and none is late; use "
                 "straggler 'wait' and group-order 'random' with link 'ray'"
             )
-        if self.cut_at and edge_of(trial):
+        return self
+
+    @model_validator(mode="after")
+    def _frozen_edges_have_their_own_cut(self) -> VisionConfig:
+        if self.cut_at and edge_of(self.trial()):
             raise ValueError(
                 f"cut-at is {self.cut_at!r}, but {self.strategy} has a cut of its own; use '' "
                 "with it"
             )
-        if self.embedding != "patch" and not edge_of(trial):
+        return self
+
+    @model_validator(mode="after")
+    def _only_frozen_edges_have_an_embedding(self) -> VisionConfig:
+        if self.embedding != "patch" and not edge_of(self.trial()):
             raise ValueError(
-                f"embedding is {self.embedding!r}, which only frozen edges have; allowed with "
-                f"{self.strategy} is 'patch'"
+                f"embedding is {self.embedding!r}, which only frozen edges have; use 'patch' with "
+                f"{self.strategy}"
             )
         return self
 
@@ -204,8 +237,8 @@ class VisionConfig(AppConfig):
             central = "'central', " if self.averages else ""
             raise ValueError(
                 f"max-epsilon is {self.max_epsilon}, but evaluation 'federated' sends each "
-                "client's own test images without noise, which no epsilon covers; allowed with it "
-                f"are {central}'benchmark', 'none' and 'auto'"
+                "client's own test images without noise, which no epsilon covers; use "
+                f"{central}'benchmark', 'none' or 'auto' with it"
             )
         return self
 

@@ -11,9 +11,9 @@ from flwr_splitmix.apps.configuration.error import ConfigError, with_key_names
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.third_party import check_sums
-from flwr_splitmix.cutting import split_call
 from flwr_splitmix.segments import SPLITS, SplitModel
 from flwr_splitmix.segments.across_batch import needs_whole_batch
+from flwr_splitmix.strategies.vision_cut import split_call
 
 MODEL_KEYS = "model, depth, image-size, dataset"
 """The keys that decide most of the shapes of a model's weights, for messages."""

@@ -44,7 +44,7 @@ def check_ushape(config: VisionConfig) -> None:
         if (value := getattr(config, name)) != without:
             raise ValueError(
                 f"{name.replace('_', '-')} is {value!r}, which is for strategies of the L shape; "
-                f"allowed with {config.strategy} is {without!r}{more}"
+                f"use {without!r} with {config.strategy}{more}"
             )
     if level_bits(config.wire_dtype) == 4:
         raise ValueError(

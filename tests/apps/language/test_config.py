@@ -80,7 +80,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"lora_parts": "head,head"}, ["lora-parts is 'head,head'", "each once"]),
     (
         {"strategy": "NaiveMixSL", "batch_size": 1},
-        ["batch-size is 1, but strategy is 'NaiveMixSL'", "with it is at least 2"],
+        ["batch-size is 1, but strategy is 'NaiveMixSL'", "it must be at least 2"],
     ),
     ({"learns": "head"}, ["learns is 'head'", "'all' or 'tail'"]),
     (
@@ -88,7 +88,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         [
             "learns is 'tail', but strategy is 'NoPeekSL', which",
             "training heads",
-            "with it is 'all'",
+            "use 'all' with it",
         ],
     ),
     (

@@ -172,7 +172,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ),
     (
         {"strategy": "CutMixSL", "embedding": "tokens-to-token"},
-        ["embedding is 'tokens-to-token'", "allowed with CutMixSL is 'patch'"],
+        ["embedding is 'tokens-to-token'", "use 'patch' with CutMixSL"],
     ),
     # Noise, and what of it can be promised.
     ({"lr": 1e300}, ["lr is 1e+300", "less than or equal to 1000"]),
@@ -229,7 +229,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ),
     (
         {**NOISE, "strategy": "DPSL", "max_epsilon": 8.0, "evaluation": "federated"},
-        ["max-epsilon is 8.0", "'federated'", "allowed with it are 'benchmark'"],
+        ["max-epsilon is 8.0", "'federated'", "use 'benchmark'"],
     ),
     (
         {**NOISE, "max_epsilon": 8.0, "allow_averaging": True, "model": "resnet18"},

@@ -26,22 +26,22 @@ from tests.apps.ushape_fit import continued, fit, read, values_of
 BATCH_NORM = "xcit_nano_12_p8_224"
 REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     # Keys of the L shape.
-    ({"sigma_s": 1.0}, ["sigma-s is 1.0", "of the L shape", "allowed with USplitFL is 0.0"]),
+    ({"sigma_s": 1.0}, ["sigma-s is 1.0", "of the L shape", "use 0.0 with USplitFL"]),
     ({"sigma_y": 1.0}, ["sigma-y is 1.0", "labels stay with the client"]),
-    ({"max_epsilon": 8.0}, ["max-epsilon is 8.0", "allowed with USplitFL is 0.0"]),
-    ({"server_update": "sum"}, ["server-update is 'sum'", "is 'sequential'"]),
-    ({"straggler": "skip"}, ["straggler is 'skip'", "is 'wait'"]),
-    ({"group_order": "arrival"}, ["group-order is 'arrival'", "is 'random'"]),
-    ({"grouping": "speed"}, ["grouping is 'speed'", "is 'random'"]),
-    ({"micro_batches": 2}, ["micro-batches is 2", "allowed with USplitFL is 1"]),
+    ({"max_epsilon": 8.0}, ["max-epsilon is 8.0", "use 0.0 with USplitFL"]),
+    ({"server_update": "sum"}, ["server-update is 'sum'", "use 'sequential'"]),
+    ({"straggler": "skip"}, ["straggler is 'skip'", "use 'wait'"]),
+    ({"group_order": "arrival"}, ["group-order is 'arrival'", "use 'random'"]),
+    ({"grouping": "speed"}, ["grouping is 'speed'", "use 'random'"]),
+    ({"micro_batches": 2}, ["micro-batches is 2", "use 1 with USplitFL"]),
     ({"cut_at": "blocks.0"}, ["cut-at is 'blocks.0'", "head-layers and tail-layers say where"]),
-    ({"embedding": "tokens-to-token"}, ["embedding is 'tokens-to-token'", "is 'patch'"]),
-    ({"keep_mixtures": 1}, ["keep-mixtures is 1", "allowed with USplitFL is 0"]),
-    ({"link_via": "m:1", "link_via_token": "/t"}, ["link-via is 'm:1'", "with USplitFL is ''"]),
-    ({"link_via_token": "/t"}, ["link-via-token is '/t'", "allowed with USplitFL is ''"]),
+    ({"embedding": "tokens-to-token"}, ["embedding is 'tokens-to-token'", "use 'patch'"]),
+    ({"keep_mixtures": 1}, ["keep-mixtures is 1", "use 0 with USplitFL"]),
+    ({"link_via": "m:1", "link_via_token": "/t"}, ["link-via is 'm:1'", "use '' with USplitFL"]),
+    ({"link_via_token": "/t"}, ["link-via-token is '/t'", "use '' with USplitFL"]),
     (
         {"wire_dtype": "int4", "wire_dtype_down": "int8"},
-        ["wire-dtype is 'int4', but clients of USplitFL send gradients", "'int8' and wider"],
+        ["wire-dtype is 'int4', but clients of USplitFL send gradients", "'int8' or a wider"],
     ),
     ({"strategy": "USplitSL", "evaluation": "central"}, ["'central'", "USplitSL", "'benchmark'"]),
     ({"strategy": "SnDSL"}, ["strategy is 'SnDSL'; it is for language models, in apps/language"]),
@@ -54,26 +54,26 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"learns": "head"}, ["learns is 'head'", "'all' or 'tail'"]),
     (
         {"strategy": "CutMixSFL", "learns": "tail"},
-        ["learns is 'tail'", "of the U shape", "with CutMixSFL is 'all'"],
+        ["learns is 'tail'", "of the U shape", "use 'all' with CutMixSFL"],
     ),
     (
         {"strategy": "NoPeekSL", "learns": "tail"},
         [
             "learns is 'tail', but strategy is 'NoPeekSL', which",
             "training heads",
-            "with it is 'all'",
+            "use 'all' with it",
         ],
     ),
     (
         {"strategy": "NaiveMixSL", "batch_size": 1},
-        ["batch-size is 1, but strategy is 'NaiveMixSL'", "with it is at least 2"],
+        ["batch-size is 1, but strategy is 'NaiveMixSL'", "it must be at least 2"],
     ),
-    ({"strategy": "NoPeekSL", "batch_size": 1}, ["batch-size is 1", "is at least 2"]),
+    ({"strategy": "NoPeekSL", "batch_size": 1}, ["batch-size is 1", "be at least 2"]),
     # What cannot be cut.
     ({"model": "resnet18"}, ["model is 'resnet18'", "cannot be cut in three", "or a strategy of"]),
     ({"model": "vit_tyny_patch16_224"}, ["'vit_tyny_patch16_224'", "vit_tiny_patch16_224"]),
     ({"patch_size": 7}, ["patch-size 7", "divide image-size 32"]),
-    ({"head_layers": 0}, ["head-layers is 0", "other tokens", "with it is at least 1"]),
+    ({"head_layers": 0}, ["head-layers is 0", "other tokens", "it must be at least 1"]),
     (
         {"head_layers": 2, "tail_layers": 1},
         [
@@ -81,7 +81,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
             "a larger depth",
         ],
     ),
-    ({"model": BATCH_NORM}, ["strategy is 'USplitFL', but the head of xcit", "take USplitSL"]),
+    ({"model": BATCH_NORM}, ["strategy is 'USplitFL', but the head of xcit", "or USplitSL"]),
     ({"dataset": "fashion-mnist-multi"}, ["several labels", "one class of each", "the L shape"]),
 ]
 

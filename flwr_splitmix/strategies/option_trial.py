@@ -1,4 +1,4 @@
-"""Test of an L-shaped strategy's options without a model."""
+"""A strategy of the L shape made without a model, to check its options and its needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cuts of a vision model according to a strategy's needs."""
+"""The cut of a vision model that a strategy needs."""
 
 from __future__ import annotations
 
