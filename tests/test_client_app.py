@@ -48,7 +48,7 @@ def two(context: Context, more: int) -> SplitClient:
     [
         (None, "client_fn is None; expected a function that makes the node's client from the Fl"),
         (SplitClient, "client_fn is the class SplitClient; expected a function that makes"),
-        (5, "client_fn is an int; needed is a function"),
+        (5, "client_fn is an int; expected a function"),
         (two, "client_fn is a function of other arguments; expected a function that makes"),
     ],
 )
@@ -108,9 +108,7 @@ def test_mods_that_need_the_arrays_of_a_round_in_one_message_are_refused(mod: An
 
 
 def test_what_is_no_mod_is_named() -> None:
-    with pytest.raises(
-        TypeError, match="a mod is 'fixedclipping'; needed is a function of message"
-    ):
+    with pytest.raises(TypeError, match="a mod is 'fixedclipping'; expected a function of message"):
         SplitClientApp(no_client, mods=["fixedclipping"])
 
 

@@ -173,14 +173,14 @@ def test_an_optimizer_around_another_follows_the_schedule_and_is_kept(
             r"is a torch.optim.Adam; .*: lambda parameters: torch.optim.Adam\(parameters, lr=...\)",
         ),
         ([], constant, r"optimizer is \[\]; expected a function that makes one"),
-        (adamw(), 0, "schedule is int; needed is a function"),
+        (adamw(), 0, "schedule is int; expected a function"),
         ("adam", constant, "optimizer is 'adam'; expected a function that makes one"),
         (torch.optim.LBFGS, constant, "LBFGS, which runs the model several times in a step"),
         (Sharpness, constant, r"makes a Sharpness, whose step\(\) needs arguments, .*: take SGD"),
         (lambda parameters: None, constant, "optimizer makes a NoneType; expected a torch.optim"),
-        (adamw(), torch.optim.lr_scheduler.StepLR, "schedule is StepLR; needed is a function"),
+        (adamw(), torch.optim.lr_scheduler.StepLR, "schedule is StepLR; expected a function"),
         (adamw(), WarmupCosine, r"schedule is WarmupCosine; .* such as WarmupCosine\(\)"),
-        (adamw(), 0.1, "schedule is float; needed is a function"),
+        (adamw(), 0.1, "schedule is float; expected a function"),
         (
             adamw(),
             lambda progress: 1.0,
@@ -216,7 +216,7 @@ def test_a_server_is_told_of_a_clients_schedule_but_not_what_it_returned() -> No
     data: Any = TensorDataset(torch.zeros(2, 1, 3), torch.zeros(2, dtype=torch.int64))
     client = SplitClient(nn.Linear(3, 2), data, schedule=lambda progress, rounds: math.nan)
     strategy = PSL(nn.Sequential(nn.Flatten(), nn.Linear(2, 4)), num_classes=4, steps_per_round=2)
-    message = r"the schedule returned something else than a factor after 0 of 1 rounds; needed is a"
+    message = r"the schedule returned something else than a factor after 0 of 1 rounds; expected a"
     with pytest.raises(LinkError, match=message):
         strategy.fit([client], 1)
 

@@ -138,8 +138,8 @@ def test_an_interrupted_grid_says_how_to_go_on(
         (("show", "dp-cutmixsl-fig9d"), "did you mean dp-cutmixsl-fig9c"),
         (("show", "cutmixsl-tabel3", "cutmixsl-table3"), "did you mean cutmixsl-table3"),
         (("run", "mixguard-cola", "--dataset", "/no/such"), "there is no CoLA in '/no/such'"),
-        (("run", "cutmixsl-table1", "--dataset", "/no/such"), "unknown image dataset '/no/such'"),
-        (("run", "cutmixsl-table3", "--dataset", "/no/such"), "unknown image dataset '/no/such'"),
+        (("run", "cutmixsl-table1", "--dataset", "/no/such"), "no image dataset '/no/such'"),
+        (("run", "cutmixsl-table3", "--dataset", "/no/such"), "no image dataset '/no/such'"),
         (("run", "cutmixsl-table1", "--device", "cuda:99"), "device 'cuda:99' is not available"),
         (("run", "cutmixsl-table3", "--device", "cuda:99"), "device 'cuda:99' is not available"),
         (

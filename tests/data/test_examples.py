@@ -81,10 +81,10 @@ X = torch.zeros(4, 2)
 ROWS = {
     "float": ([(X[0], 1.0)] * 4, "labels are torch.float64; expected classes, int64"),
     "one-hot": (TensorDataset(X, torch.eye(4)), "labels are torch.float32; expected classes"),
-    "complex": (TensorDataset(X, X.to(torch.complex64)), "labels are torch.complex64; needed"),
+    "complex": (TensorDataset(X, X.to(torch.complex64)), "labels are torch.complex64; expected"),
     "text": ([(X[0], "cat")] * 4, r"labels are (tuple|list) of str; expected classes, int64"),
     "no label": ([(X[0], 1), (X[0], None)], "labels are NoneType and int; expected classes"),
-    "a wide label": ([(X[0], np.uint64(1))] * 4, "labels are (uint64|torch.uint64); needed"),
+    "a wide label": ([(X[0], np.uint64(1))] * 4, "labels are (uint64|torch.uint64); expected"),
     "inputs of text": ([("a cat", 1)] * 4, r"inputs are (tuple|list) of str; expected one tensor"),
     "inputs by name": ([({"pixels": X[0]}, 1)] * 4, "inputs are dict; expected one tensor"),
     "one tensor": (TensorDataset(X), r"tensors for \(input, label\) pairs, .* gives tuple of 1"),

@@ -44,7 +44,7 @@ def test_as_test_rows_it_is_no_regular_file(irregular: str, tmp_path: Path) -> N
 
 def test_as_public_texts_it_is_no_regular_file(irregular: str) -> None:
     """The error is not that of a missing file."""
-    with pytest.raises(DataError, match=r"no public text .* \(it is not a regular file\); allowed"):
+    with pytest.raises(DataError, match=r"no public text .* \(it is not a regular file\); use"):
         load_public_texts(irregular)
 
 

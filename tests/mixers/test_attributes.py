@@ -16,7 +16,7 @@ from flwr_splitmix.testing.toy import Toy
 @pytest.mark.parametrize(
     ("attributes", "error", "message"),
     [
-        ({"cover": "some"}, ValueError, "Own: cover is 'some'; allowed are partition, weighted"),
+        ({"cover": "some"}, ValueError, "Own: cover is 'some'; it must be one of partition"),
         ({"regroup": "round"}, ValueError, "Own: regroup is 'round'; it must be one of step"),
         ({"positions": "lower"}, ValueError, "Own: positions is 'lower'; allowed are None and 'up"),
         ({"min_members": "2"}, ValueError, "Own: min_members is '2'; it must be a whole number"),

@@ -232,7 +232,7 @@ def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"mixer": PatchCutMix}, r"mixer is the class PatchCutMix; needed is an object"),
+        ({"mixer": PatchCutMix}, r"mixer is the class PatchCutMix; expected an object"),
         ({"mixer": "mixup"}, r"mixer is 'mixup'; expected a Mixer, such as PatchCutMix\(k=2\)"),
         ({"grid": 4}, r"grid is an int; needed is \(rows, columns\), or None"),
         ({"grid": "44"}, r"grid is '44'; needed is \(rows, columns\), or None"),

@@ -110,7 +110,7 @@ def test_nobody_keeps_fewer_than_min_patches(alpha: float | None, rounding: Roun
         ({"min_patches": -1}, "min_patches is -1"),
         (
             {"min_patches": 5},
-            r"min_patches \(min-patches\) is 5, but a group's 2 members share 8 .* are 0 to 4",
+            r"min_patches \(min-patches\) is 5, but a group's 2 members share 8 .* use 0 to 4",
         ),
     ],
 )

@@ -257,7 +257,7 @@ def test_a_config_may_have_numbers_of_numpy(tmp_path: Path) -> None:
 def test_a_run_of_odd_parts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="name is an int; expected a text"):
         Run.create({}, name=3, home=tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="config is None; needed is a dictionary"):
+    with pytest.raises(TypeError, match="config is None; expected a dictionary"):
         Run.create(None, name="x", home=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(RunError, match="has 201 characters; the most is 200"):
         Run.create({}, name="x" * 201, home=tmp_path)

@@ -71,7 +71,7 @@ class Own(Observer):
         ({"mixer": "cutmix"}, r"mixer is 'cutmix'; expected a Mixer, such as PatchCutMix\(k=2\)"),
         ({"metrics": 3}, "metrics is an int; expected an object of Metrics or of a subclass"),
         ({"link": "x"}, r"link is 'x'; expected a link, such as StreamLink\(\), or None"),
-        ({"labels": [1]}, r"labels\[0\] is an int; needed is an int64 tensor \(examples,\)"),
+        ({"labels": [1]}, r"labels\[0\] is an int; expected an int64 tensor \(examples,\)"),
         ({"labels": 1}, "labels is an int; expected a list with the labels of each client"),
         ({"sed": 1}, "SplitStrategy has no option 'sed' \\(did you mean 'seed'\\?\\)"),
         ({"mixr": None}, "SplitStrategy has no option 'mixr' \\(did you mean 'mixer'"),
@@ -172,7 +172,7 @@ def test_a_client_that_shares_weights_with_the_server_is_refused() -> None:
 def test_a_hiding_is_an_object(hiding: Any) -> None:
     """An empty list is not taken for none at all."""
     texts = TextToy(clients=1)
-    with pytest.raises(TypeError, match=r"hiding is .*; needed is an object"):
+    with pytest.raises(TypeError, match=r"hiding is .*; expected an object"):
         UShapeClient(texts.head(), texts.tail(), texts.texts(0, 4), hiding=hiding, device="cpu")
 
 
@@ -197,7 +197,7 @@ def test_a_subclass_that_is_not_initialized_is_told_what_it_must_call() -> None:
 
 def test_observers_are_checked_before_a_ledger_joins_them() -> None:
     wrong: Any = Own()
-    with pytest.raises(TypeError, match="observers is an Own; needed is a list"):
+    with pytest.raises(TypeError, match="observers is an Own; expected a list"):
         DPSL(TOY.upper(), noise=GaussianNoise(sigma_s=1.0, sigma_y=1.0), observers=wrong)
 
 
@@ -346,7 +346,7 @@ CLIENT: Any = SplitClient
         (
             partial(CLIENT, LOWER, DATA, privacy=NOISE),
             (),
-            "privacy is a GaussianNoise; needed",
+            "privacy is a GaussianNoise; expected",
         ),
         (partial(CLIENT, LOWER, DATA, shares="block"), (), "shares must be a .*, not 'block'"),
         (client_split, (DATA, 0, 4), "sets is a TensorDataset; expected what load_images returns"),

@@ -218,4 +218,4 @@ def _kind_of(folder: Path) -> Literal["idx", "saved", "pictures"]:
 
 
 def _nowhere(source: str) -> DataError:
-    return DataError(f"unknown image dataset {source!r}{not_there(source)}: {_ALLOWED}")
+    return DataError(f"there is no image dataset {source!r}{not_there(source)}: {_ALLOWED}")

@@ -199,7 +199,7 @@ def _read(
         name, subset = match.groups()
         splits = load_hub(name, _splits(test), subset=subset, kind="a text dataset")
         return _arrow(splits, names, source, label)
-    raise DataError(f"unknown text dataset {source!r}{not_there(source)}: {_ALLOWED}")
+    raise DataError(f"there is no text dataset {source!r}{not_there(source)}: {_ALLOWED}")
 
 
 @contextlib.contextmanager

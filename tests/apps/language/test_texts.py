@@ -33,7 +33,7 @@ def rows(path: Path, *texts: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"dataset": "cola"}, "unknown text dataset 'cola': use 'generated'"),
+        ({"dataset": "cola"}, "no text dataset 'cola': use 'generated'"),
         (
             {"dataset": "FILE"},
             "question-column is 'question', but line 1 of .* it has 'sentence' and 'label'",

@@ -58,7 +58,7 @@ def test_a_folder_of_one_class_is_refused_by_its_key(tmp_path: Path) -> None:
 
 
 def test_a_mean_needs_a_standard_deviation() -> None:
-    with pytest.raises(DataError, match="of mean and std one is given"):
+    with pytest.raises(DataError, match="only one of mean and std is given"):
         load_images("fashion-mnist-small", mean=(0.5,))
 
 

@@ -100,7 +100,7 @@ def test_a_missing_idx_file_is_named(write_idx_set: IdxWriter) -> None:
     "source", ["", "fashion-mnist-smal", "/no/such/folder", "./absent/set", "a/b/c", "x" * 5000]
 )
 def test_any_other_string_is_refused_with_what_is_allowed(source: str) -> None:
-    with pytest.raises(DataError, match="unknown image dataset") as caught:
+    with pytest.raises(DataError, match="there is no image dataset") as caught:
         load_images(source)
     for allowed in ("fashion-mnist-small", "idx files", "train/<class>/", "save_to_disk", "hub"):
         assert allowed in str(caught.value)

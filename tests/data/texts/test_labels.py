@@ -49,7 +49,7 @@ def test_whole_numbers_count_for_themselves(values: list[Any], tmp_path: Path) -
         ([0.5, 1.5], r"such as 0\.5; .* words or whole numbers \(regression is not offered"),
         (
             ["-.5", "1e-05"],
-            r"such as -\.5; needed .* if they name classes, write v-\.5,",
+            r"such as -\.5; expected .* if they name classes, write v-\.5,",
         ),
         ([0, "0.5", "x"], "beside them '0.5' and 'x'; either all must be whole numbers"),
         ([*"abcdef"], r"has 6 labels \('a', 'b', 'c', 'd', 'e' and 1 more\), but the head"),

@@ -368,7 +368,7 @@ def test_what_is_wrong_with_test_rows_names_their_file(write: Writer, content: s
 @pytest.mark.parametrize("source", ["", "cola", "/nowhere/train.tsv"])
 def test_a_source_that_is_not_there_is_answered_with_what_can_be(source: str) -> None:
     with pytest.raises(
-        DataError, match=r"unknown text dataset .*'generated', a file that ends in \.tsv"
+        DataError, match=r"no text dataset .*'generated', a file that ends in \.tsv"
     ):
         load_text_sets(source, "classification")
 

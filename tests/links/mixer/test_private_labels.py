@@ -44,9 +44,7 @@ def test_labels_that_are_no_classes_are_told_of_no_client(
     assert 0 < int((sums < 0.99).sum()) < len(sums)
     of_mixer = [message for message in caplog.messages if "labels lie in " in message]
     assert len(of_mixer) == len({message[:9] for message in of_mixer}) > 0
-    assert all(
-        message.startswith("client ") and "allowed are 0..1" in message for message in of_mixer
-    )
+    assert all(message.startswith("client ") and "expected 0..1" in message for message in of_mixer)
     of_server = [message for message in caplog.messages if "sum to less than 1" in message]
     assert of_server == [
         "round 1: the labels of mixtures sum to less than 1, as nodes have labels that are not "
