@@ -49,6 +49,15 @@ def unflushed() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def outside_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a server's questions explicit metadata: without it they can be made in a run only."""
+    from flwr_splitmix.links import directory
+    from tests.links.fake_grid import question
+
+    monkeypatch.setattr(directory, "_question", question)
+
+
 @pytest.fixture(autouse=True)
 def seeded_draws() -> None:
     """Give each test the same public random numbers, whatever ran before it."""

@@ -19,13 +19,13 @@ from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod, message_size_mod
 from safetensors.torch import load_file
 
 from flwr_splitmix import Run, SplitClient, SplitClientApp, adamw
-from flwr_splitmix.links import StreamLink, directory
+from flwr_splitmix.links import StreamLink
 from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
 from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.strategies import PSL
 from flwr_splitmix.testing.toy import Toy
-from tests.links.fake_grid import FakeGrid, OnFakeGrid, question
+from tests.links.fake_grid import FakeGrid, OnFakeGrid
 from tests.node_messages import TICKET, context, message, no_client
 
 ROOT = Path(__file__).parents[1]
@@ -259,11 +259,11 @@ print(json.dumps({key: dict(record) for key, record in reply.items() if key != "
 """
 
 
+@pytest.mark.usefixtures("outside_of_a_run")
 def test_a_node_needs_neither_ray_nor_what_is_for_models_data_or_results_of_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """Each message is a process of its own, in which the imports that a node lacks fail."""
-    monkeypatch.setattr(directory, "_question", question)
     nodes = tmp_path / "nodes"
 
     def handle(request: Message, context: Context) -> Message:

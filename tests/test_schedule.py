@@ -208,7 +208,7 @@ def test_a_rate_may_be_a_tensor() -> None:
 @pytest.mark.parametrize("factor", [math.nan, math.inf, -0.5, None, "1"])
 def test_a_schedule_returns_finite_numbers_of_at_least_0(factor: Any) -> None:
     scheduled = ScheduledOptimizer(nn.Linear(2, 2), adamw(), lambda progress, rounds: factor)
-    with pytest.raises(ValueError, match=r"schedule returned .* after 0\.5 of 3 rounds; needed"):
+    with pytest.raises(ValueError, match=r"schedule returned .* after 0\.5 of 3 rounds; expected"):
         scheduled.step(0.5, 3)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients import exchange
 from flwr_splitmix.events import Exchange, StepDone, StepResult
-from flwr_splitmix.links import StreamLink, directory
+from flwr_splitmix.links import StreamLink
 from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.mixers import PatchCutMix, SmashedShape
 from flwr_splitmix.mixers.noisy import Noisy
@@ -34,7 +34,7 @@ from flwr_splitmix.testing.laws import (
 from flwr_splitmix.testing.toy import sgd
 from flwr_splitmix.testing.whole import MakeStrategy
 from tests.laws.makers import NAMES, averages, maker, toy_for
-from tests.links.fake_grid import TURN, FakeGrid, OneAtATime, OnFakeGrid, question, toy_app
+from tests.links.fake_grid import TURN, FakeGrid, OneAtATime, OnFakeGrid, toy_app
 
 pytestmark = pytest.mark.usefixtures("frozen_objects")
 
@@ -181,12 +181,11 @@ class Kept(OneAtATime):
 
 
 @pytest.fixture
-def _outside_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have nodes in this process: their questions have explicit metadata, and servers take turns.
+def _nodes_in_this_process(outside_of_a_run: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the server and the nodes of this process take turns.
 
     Torch's generator belongs to all of a process, and the server learns while clients compute.
     """
-    monkeypatch.setattr(directory, "_question", question)
     learn_part = TrainedUpper.learn_part
 
     def in_turn(self: TrainedUpper, *arguments: Any, **named: Any) -> StepResult:
@@ -196,7 +195,7 @@ def _outside_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TrainedUpper, "learn_part", in_turn)
 
 
-@pytest.mark.usefixtures("_outside_of_a_run")
+@pytest.mark.usefixtures("_nodes_in_this_process")
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("name", ["PSL", "DPCutMixSL", "SFL"])
 def test_law_4_links_agree_bit_for_bit(name: str, parts: int, tmp_path: Path) -> None:
@@ -223,7 +222,7 @@ def test_law_4_links_agree_bit_for_bit(name: str, parts: int, tmp_path: Path) ->
             check_same_tensors(f"client {client}", client_tensors, Kept.kept[client])
 
 
-@pytest.mark.usefixtures("_outside_of_a_run")
+@pytest.mark.usefixtures("_nodes_in_this_process")
 @pytest.mark.parametrize("feedback", [True, False])
 def test_what_rounding_leaves_of_one_part_goes_with_the_next(
     feedback: bool, tmp_path: Path

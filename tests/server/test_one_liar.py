@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.links import LinkError, StreamLink, directory
+from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.server.intake.absurd_updates import absurd_updates, largest_number, weights_of
 from flwr_splitmix.strategies import PSL, SFL, CutMixSL
 from flwr_splitmix.strategies.split import SplitStrategy
 from flwr_splitmix.testing.toy import Toy, sgd
-from tests.links.fake_grid import FakeGrid, OnFakeGrid, app_of, question
+from tests.links.fake_grid import FakeGrid, OnFakeGrid, app_of
 from tests.server.one_liar import (
     LIAR,
     ROUNDS,
@@ -229,9 +229,9 @@ def test_a_robust_aggregator_of_flower_keeps_the_model_sound(name: str) -> None:
     assert observer.accuracy > SOUND
 
 
+@pytest.mark.usefixtures("outside_of_a_run")
 @pytest.mark.parametrize("name", [name for name, _, _ in robust()])
-def test_it_does_so_over_the_stream_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "_question", question)
+def test_it_does_so_over_the_stream_too(name: str) -> None:
     ((aggregator, number),) = [(a, n) for candidate, a, n in robust() if candidate == name]
     toy, observer = replace(TOY, clients=number, examples=8, tests=0), Rounds()
     grid = FakeGrid(app_of(lambda: clients_with(liar(everywhere(1e3)), toy)), number)

@@ -52,7 +52,7 @@ def test_who_averages_does_so_by_fedavg(method: Method) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "sentence"),
     [
-        (VanillaCutMixSL, {"k": 3}, "k is 3; VanillaCutMix mixes pairs, .* use 2"),
+        (VanillaCutMixSL, {"k": 3}, "k is 3; VanillaCutMix mixes pairs, .* allowed is only 2"),
         (VanillaCutMixSL, {"beta": 0.0}, r"beta is 0\.0; it must be greater than 0"),
         (CutMixSL, {"alpha": 0.0}, r"alpha is 0\.0; it must be greater than 0, or None"),
         (CutMixSL, {"k": 1}, "k is 1; a mixing group needs at least 2 clients"),

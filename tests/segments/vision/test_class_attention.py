@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import timm
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from flwr_splitmix.segments import SplitModel, split_vision_model
+from tests.segments.vision.passes import logits_and_gradient
 
 SEED = 13
 SIZES: dict[str, Any] = {"patch_size": 8, "depth": 2}
@@ -29,24 +30,16 @@ def split(name: str, **options: Any) -> SplitModel:
     return split_vision_model(name, num_classes=7, seed=SEED, **{**SIZES, **options})
 
 
-def run(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(0)
-    images = images.clone().requires_grad_()
-    logits: Tensor = model(images)
-    (gradient,) = torch.autograd.grad(logits.square().sum(), images)
-    return logits, gradient
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("training", [False, True])
 def test_upper_of_lower_equals_the_whole_at_every_cut(name: str, training: bool) -> None:
     rates = {"drop_rate": 0.2, "pos_drop_rate": 0.2, "attn_drop_rate": 0.2, "drop_path_rate": 0.2}
     images = torch.randn(3, 1, 32, 32)
-    expected = run(whole(name, **rates).train(training), images)
+    expected = logits_and_gradient(whole(name, **rates).train(training), images)
     cuts: list[dict[str, str]] = [{"cut_at": at} for at in ("embedding", "blocks.0", "blocks.1")]
     for cut in [*cuts, {"positions": "upper"}]:
         pair = nn.Sequential(*split(name, **cut, **rates)).train(training)
-        for ours, theirs in zip(run(pair, images), expected, strict=True):
+        for ours, theirs in zip(logits_and_gradient(pair, images), expected, strict=True):
             assert torch.equal(ours, theirs), cut
 
 

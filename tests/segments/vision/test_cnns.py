@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from flwr_splitmix.segments import LowerSegment, SplitModel, split_vision_model
 from flwr_splitmix.segments.vision.cut import open_vision_model
 from flwr_splitmix.segments.vision.split_model import Request
+from tests.segments.vision.passes import logits_and_gradient
 
 SEED = 5
 SWIN: dict[str, Any] = {"embed_dim": 32, "num_heads": (1, 2, 4, 8)}
@@ -88,19 +89,14 @@ PATCHED = ("swin", "vit_relpos", "convit", "samvit", "twins")
 """The same for one size of images and of patches."""
 
 
-def run(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(0)
-    images = images.clone().requires_grad_()
-    logits: Tensor = model(images)
-    (gradient,) = torch.autograd.grad(logits.square().sum(), images)
-    return logits, gradient
-
-
 def assert_same(pair: SplitModel, whole: nn.Module, images: Tensor) -> None:
     """Compare logits and gradients in training mode, then both again in evaluation mode."""
     joined = nn.Sequential(*pair)
     for mode in (True, False):
-        ours, theirs = run(joined.train(mode), images), run(whole.train(mode), images)
+        ours, theirs = (
+            logits_and_gradient(joined.train(mode), images),
+            logits_and_gradient(whole.train(mode), images),
+        )
         assert torch.equal(ours[0], theirs[0])
         assert torch.equal(ours[1], theirs[1])
 

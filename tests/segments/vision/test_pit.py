@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.segments import SplitModel, split_vision_model
+from tests.segments.vision.passes import logits_and_gradient
 
 SEED = 3
 SMALL = {"base_dims": (8, 8, 8)}
@@ -40,24 +41,16 @@ class Link(nn.Module):
         return tokens.contiguous()
 
 
-def run(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(0)
-    images = images.clone().requires_grad_()
-    logits: Tensor = model(images)
-    (gradient,) = torch.autograd.grad(logits.square().sum(), images)
-    return logits, gradient
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_upper_of_lower_equals_the_whole_at_every_cut(name: str) -> None:
     rates = {"drop_rate": 0.2, "pos_drop_rate": 0.2, "attn_drop_rate": 0.2, "drop_path_rate": 0.2}
     images = torch.randn(3, 1, 16, 16)
     for mode in (False, True):
-        expected = run(whole(name, **rates).train(mode), images)
+        expected = logits_and_gradient(whole(name, **rates).train(mode), images)
         for cut_at in CUTS:
             lower, upper = split(name, cut_at=cut_at, **rates)
             pair = nn.Sequential(lower, Link(), upper).train(mode)
-            for ours, theirs in zip(run(pair, images), expected, strict=True):
+            for ours, theirs in zip(logits_and_gradient(pair, images), expected, strict=True):
                 assert torch.equal(ours, theirs), (cut_at, mode)
 
 

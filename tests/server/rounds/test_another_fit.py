@@ -16,7 +16,7 @@ from torch import Tensor
 from flwr_splitmix.clients import PrivacyBudget, SplitClient, UShapeClient, exchange
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.hiding import DPForward
-from flwr_splitmix.links import StreamLink, directory
+from flwr_splitmix.links import StreamLink
 from flwr_splitmix.links.arrays import to_arrays, to_tensors
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise
@@ -32,7 +32,7 @@ from flwr_splitmix.strategies import (
 )
 from flwr_splitmix.testing.laws import TextToy
 from flwr_splitmix.testing.toy import Toy, sgd
-from tests.links.fake_grid import FakeGrid, OnFakeGrid, question, toy_app
+from tests.links.fake_grid import FakeGrid, OnFakeGrid, toy_app
 
 
 class Plans(Observer):
@@ -321,11 +321,9 @@ def test_a_client_that_its_state_does_not_fit_is_named(
     assert "client 1 is not as the run left it: " in caplog.text
 
 
-def test_a_start_after_a_fit_takes_the_link_that_was_given(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("outside_of_a_run")
+def test_a_start_after_a_fit_takes_the_link_that_was_given() -> None:
     """It does not go on with the clients of the fit, in this process."""
-    monkeypatch.setattr(directory, "_question", question)
     toy = Toy(clients=2)
     grid = FakeGrid(toy_app(toy), toy.clients)
     link = OnFakeGrid(StreamLink(address="127.0.0.1:0"), grid)

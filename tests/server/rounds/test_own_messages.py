@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import Krum
 
 from flwr_splitmix import SplitClient
 from flwr_splitmix.hiding import DPForward
-from flwr_splitmix.links import StreamLink, directory
+from flwr_splitmix.links import StreamLink
 from flwr_splitmix.links.ticket import RECORD
 from flwr_splitmix.server.aggregation import AggregatorError
 from flwr_splitmix.server.aggregation.answers import messages_of
@@ -19,7 +19,7 @@ from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.strategies import PSL, SFL, DPForwardSL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy, sgd
 from flwr_splitmix.testing.toy_texts import TextToy
-from tests.links.fake_grid import FakeGrid, question, toy_app
+from tests.links.fake_grid import FakeGrid, toy_app
 from tests.links.rounds.streamed import TOY, start
 
 ORDERS = {1: [2, 0, 1], 2: [1, 0], 3: [2, 1]}
@@ -88,11 +88,9 @@ def test_two_messages_to_one_client_are_refused_before_it_trains(kind: type[Spli
     assert Counting.attached == 0
 
 
-def test_two_messages_to_one_node_are_refused_before_it_is_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("outside_of_a_run")
+def test_two_messages_to_one_node_are_refused_before_it_is_asked() -> None:
     """Over Ray the ServerApp would wait for the reply to each until its timeout."""
-    monkeypatch.setattr(directory, "_question", question)
     grid = FakeGrid(toy_app(TOY), TOY.clients)
     strategy = asking(SFL, {1: [0, 1, 2, 3, 1]})(TOY.upper(), device="cpu", optimizer=sgd(0.1))
     with pytest.raises(AggregatorError, match=SENTENCE):

@@ -11,30 +11,13 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import PatchCutMix
-from flwr_splitmix.observers import Observer
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.strategies import PSL, SFL, CutMixSL, MixupSL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy, sgd
 from tests.laws.makers import NAMES, maker, toy_for
-
-
-class Seen(Observer):
-    def __init__(self) -> None:
-        self.exchanges: list[Exchange] = []
-        self.steps: list[Any] = []
-        self.rounds: list[RoundDone] = []
-
-    def on_exchange(self, event: Exchange) -> None:
-        self.exchanges.append(event)
-
-    def on_step(self, event: StepDone) -> None:
-        self.steps.append(event)
-
-    def on_round(self, event: RoundDone) -> None:
-        self.rounds.append(event)
+from tests.observers.kept_events import KeptEvents
 
 
 class Faulty(SplitClient):
@@ -55,8 +38,8 @@ class Faulty(SplitClient):
 def run(
     kind: Any, toy: Toy, rounds: int = 1, faulty: dict[int, tuple[int, int]] | None = None,
     nonsense: bool = False, lr: float = 0.1, **options: Any,
-) -> tuple[Any, Seen, Any]:  # fmt: skip
-    observer = Seen()
+) -> tuple[Any, KeptEvents, Any]:  # fmt: skip
+    observer = KeptEvents()
     options = {"optimizer": sgd(lr), "schedule": constant, "device": "cpu", **options}
     strategy = kind(toy.upper(), observers=[observer], **options)
     clients = toy.make_clients(sgd(lr), kind=Faulty, shares=strategy.mixer.shares)
@@ -140,7 +123,7 @@ def test_a_round_too_small_for_its_mixer_names_the_mixer_not_an_option() -> None
 
 
 def test_clients_that_make_other_shapes_are_left_out() -> None:
-    toy, observer = Toy(clients=3), Seen()
+    toy, observer = Toy(clients=3), KeptEvents()
     clients = [*toy.make_clients(), *Toy(clients=1, patches=7).make_clients()]
     strategy = PSL(toy.upper(), device="cpu", observers=[observer])
     strategy.fit(clients, 1)
@@ -359,7 +342,7 @@ class Poisoned(SplitClient):
 
 
 def test_a_poisoned_lower_segment_is_not_averaged() -> None:
-    toy, observer = Toy(clients=3), Seen()
+    toy, observer = Toy(clients=3), KeptEvents()
     clients = list(toy.make_clients(sgd(0.1)))
     clients[0] = toy.make_clients(sgd(0.1), kind=Poisoned)[0]
     strategy = SFL(toy.upper(), device="cpu", observers=[observer])

@@ -13,7 +13,7 @@ import pytest
 
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.events import Exchange, RoundDone, StepDone
-from flwr_splitmix.links import StreamLink, directory
+from flwr_splitmix.links import StreamLink
 from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.mixers import SmashedShape
 from flwr_splitmix.observers import Observer
@@ -25,7 +25,7 @@ from flwr_splitmix.testing.laws import Toy, check_resume_equals_uninterrupted, c
 from flwr_splitmix.testing.toy import sgd
 from flwr_splitmix.testing.whole import Whole
 from tests.laws.makers import maker
-from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, question, toy_app
+from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, toy_app
 from tests.waiting import wait_for
 
 ARRIVAL = Pace(group_order="arrival")
@@ -138,12 +138,6 @@ class Slow(OneAtATime):
         return super().release()
 
 
-@pytest.fixture
-def _outside_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give questions explicit metadata; without it they can be made inside a run only."""
-    monkeypatch.setattr(directory, "_question", question)
-
-
 def over_stream(strategy: SplitStrategy, waits: Callable[[int], object]) -> FakeGrid:
     kind = type("Waits", (Slow,), {"waits": staticmethod(waits)})
     grid = FakeGrid(toy_app(TOY, kind, optimizer=sgd(), shares=strategy.mixer.shares), TOY.clients)
@@ -155,7 +149,7 @@ def over_stream(strategy: SplitStrategy, waits: Callable[[int], object]) -> Fake
     return grid
 
 
-@pytest.mark.usefixtures("_outside_of_a_run")
+@pytest.mark.usefixtures("outside_of_a_run")
 @pytest.mark.parametrize("name", ["PSL", "CutMixSL"])
 def test_law_1_over_a_stream_with_a_slow_client(name: str) -> None:
     watch = Watch()
@@ -173,7 +167,7 @@ def test_law_1_over_a_stream_with_a_slow_client(name: str) -> None:
     check_equals_whole(strategy, [Slow.final_weights[c] for c in range(TOY.clients)], watch)
 
 
-@pytest.mark.usefixtures("_outside_of_a_run")
+@pytest.mark.usefixtures("outside_of_a_run")
 def test_a_straggler_is_skipped_and_stays_in_the_round() -> None:
     watch = Watch()
     steps = 12
@@ -197,7 +191,7 @@ def test_a_straggler_is_skipped_and_stays_in_the_round() -> None:
     assert len(grid.all_replies) == 2 * TOY.clients
 
 
-@pytest.mark.usefixtures("_outside_of_a_run")
+@pytest.mark.usefixtures("outside_of_a_run")
 def test_nobody_is_late_where_everyone_is_waited_for() -> None:
     watch = Watch()
     strategy = make("PSL", watch, Pace(), steps=2)

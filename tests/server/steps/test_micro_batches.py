@@ -13,7 +13,7 @@ import pytest
 from torch import nn
 
 from flwr_splitmix.events import Exchange, RoundDone, StepDone
-from flwr_splitmix.links import LinkError, StreamLink, directory
+from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.sandbox.superlink import free_port
@@ -28,7 +28,7 @@ from flwr_splitmix.server.steps.part_count import (
 from flwr_splitmix.strategies import PSL, BatchShuffleSL, SplitStrategy
 from flwr_splitmix.testing.agreement import check_same_tensors
 from flwr_splitmix.testing.toy import Toy, sgd
-from tests.links.fake_grid import FakeGrid, NodeKilled, OneAtATime, OnFakeGrid, question, toy_app
+from tests.links.fake_grid import FakeGrid, NodeKilled, OneAtATime, OnFakeGrid, toy_app
 from tests.links.stream.peers import Proxy
 
 # Without dropout: client and server compute at the same time, in one process with one generator.
@@ -181,9 +181,8 @@ def over_stream(
 
 
 @pytest.fixture(autouse=True)
-def _outside_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give questions explicit metadata; without it they can be made inside a run only."""
-    monkeypatch.setattr(directory, "_question", question)
+def _nothing_kept(outside_of_a_run: None) -> None:
+    """Forget what segments of an earlier test have kept."""
     Kept.final_weights = {}
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from flwr_splitmix.clients import SplitClient, exchange
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
-from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.mixers import SHARES, NoisyShare, share_from_wire
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise
@@ -30,6 +29,7 @@ from flwr_splitmix.strategies import (
     VanillaCutMixSL,
 )
 from flwr_splitmix.testing.toy import Toy, sgd
+from tests.observers.kept_events import KeptEvents
 
 TOY = Toy(clients=4, batch_norm=False)
 N, D = TOY.patches, TOY.width
@@ -94,27 +94,11 @@ def truth(releases: Sent, client: int) -> float:
     return epsilon(float(paid.max()))
 
 
-class Seen(Observer):
-    def __init__(self) -> None:
-        self.exchanges: list[Exchange] = []
-        self.steps: list[Any] = []
-        self.rounds: list[RoundDone] = []
-
-    def on_exchange(self, event: Exchange) -> None:
-        self.exchanges.append(event)
-
-    def on_step(self, event: StepDone) -> None:
-        self.steps.append(event)
-
-    def on_round(self, event: RoundDone) -> None:
-        self.rounds.append(event)
-
-
 @dataclass
 class Outcome:
     strategy: SplitStrategy
     clients: Sequence[SplitClient]
-    seen: Seen
+    seen: KeptEvents
     sent: Sent = field(default_factory=dict)
 
     def by_server(self, client: int) -> float:
@@ -145,7 +129,7 @@ def run(
     benchmark: bool = False, **options: Any,
 ) -> Outcome:  # fmt: skip
     """Train; clients are new ones of each call, and go on from what the run's directory holds."""
-    observer, releases = Seen(), {} if releases is None else releases
+    observer, releases = KeptEvents(), {} if releases is None else releases
     options = {"optimizer": sgd(0.1), "schedule": constant, "device": "cpu", **options}
     strategy = kind(toy.upper(), observers=[observer, *watch], **options)
     by_budget = {
@@ -173,7 +157,7 @@ noised = partial(partial, noise=NOISE)
 """A strategy's class with the noise of these tests."""
 
 
-def passes(observer: Seen, client: int, cost: Callable[[NoisyShare, Any], float]) -> float:
+def passes(observer: KeptEvents, client: int, cost: Callable[[NoisyShare, Any], float]) -> float:
     """Add up the worst batch of each pass of 3 batches, what one costs being given."""
     worst: dict[int, float] = {}
     for place, step in enumerate(observer.steps):

@@ -18,13 +18,13 @@ from flwr_splitmix.strategies import (
     SplitStrategy,
 )
 from flwr_splitmix.testing.toy import Toy, sgd
+from tests.observers.kept_events import KeptEvents
 from tests.strategies.noise.honest import (
     FORMS,
     NOISE,
     TOY,
     Honest,
     Outcome,
-    Seen,
     Sent,
     check_order,
     new_run,
@@ -131,5 +131,5 @@ def test_the_server_counts_what_a_client_sends_again_after_it_lost_a_round(
     again = place[1]
     assert len(releases[1]) == 4 * 5 + again
     # The server tells it, so that its own ledger, which went back too, has it as well.
-    outcome = Outcome(strategy, strategy.run_state.link.clients, Seen(), releases)
+    outcome = Outcome(strategy, strategy.run_state.link.clients, KeptEvents(), releases)
     check_order(outcome, [1])

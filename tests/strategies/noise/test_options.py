@@ -38,13 +38,13 @@ from flwr_splitmix.strategies import (
 )
 from flwr_splitmix.testing.toy import sgd
 from tests.laws.makers import EDGES
+from tests.observers.kept_events import KeptEvents
 from tests.strategies.noise.honest import (
     E_S,
     E_Y,
     NOISE,
     TOY,
     Honest,
-    Seen,
     check_order,
     noised,
     run,
@@ -138,7 +138,7 @@ def test_soft_labels_outside_0_to_1_are_refused_where_they_are_to_be_clamped() -
             return {**reply, "labels": [soft + 2 for soft in reply["labels"]]} if reply else reply
 
     for clamp in (True, False):
-        observer = Seen()
+        observer = KeptEvents()
         noise = replace(NOISE, clamp_labels=clamp)
         strategy = DPSL(TOY.upper(), noise=noise, device="cpu", observers=[observer])
         clients = [*TOY.make_clients()[:3], TOY.make_clients(kind=Loud)[3]]
@@ -158,7 +158,7 @@ def test_one_client_that_sends_what_no_noise_can_make_ends_nobody_elses_run(part
             reply = super().step(**arguments)
             return {**reply, part: [torch.full_like(t, -1e6) for t in reply[part]]} if reply else {}
 
-    observer = Seen()
+    observer = KeptEvents()
     noise = GaussianNoise(sigma_s=0.1, sigma_y=0.1, clamp_labels=False)
     options: dict[str, Any] = {"optimizer": sgd(0.1), "device": "cpu", "observers": [observer]}
     strategy = DPMixSL(TOY.upper(), noise=noise, **options)
