@@ -22,7 +22,7 @@ from flwr_splitmix.values import check_kind, takes
 ClientFn = Callable[[Context], Client]
 
 Handler = Callable[[Message, Context], Message]
-"""What answers a message."""
+"""A function that answers a message."""
 
 
 class SplitClientApp(ClientApp):

@@ -1,7 +1,7 @@
-"""What a client says of itself when it attaches to a round: its keys, their ranges, one reader.
+"""A client's description of itself when it attaches to a round: keys, ranges, one reader.
 
 A description travels as a flat mapping of plain values, whose keys are the names of the fields here
-with "-" for "_". A field that has its default is not sent. Whoever receives a description reads it
+with "-" for "_". A field that has its default is not sent. Every receiver of a description reads it
 once, on its arrival; everything behind that gets the object.
 """
 
@@ -27,7 +27,7 @@ MAX_CALIBRATION = 100_000
 
 _LARGEST = 2**63 - 1
 """Most that a whole number under a key of a client's own may be, without its sign: longer ones, in
-JSON of any length, could not be written to a file by whoever keeps them."""
+JSON of any length, could not be written to a file where they are kept."""
 
 
 class DescriptionError(ForeseenError, ValueError):
@@ -62,7 +62,7 @@ class _Part:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeDescription(_Part):
-    """What a SuperNode adds, by which a third-party mixer compares its nodes.
+    """The entries that a SuperNode adds, from which a third-party mixer compares its nodes.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class NodeDescription(_Part):
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentDescription(_Part):
-    """What a client of the L shape says of its lower segment.
+    """A client's description of its lower segment in the L shape.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class SegmentDescription(_Part):
 
 @dataclass(frozen=True, kw_only=True)
 class UploadFacts(_Part):
-    """What a server's ledger needs to know of a client of the L shape, beyond its sizes.
+    """The facts about a client of the L shape that a server's ledger needs beyond its sizes.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ class UploadFacts(_Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Description(_Part):
-    """What clients of both shapes say; this class itself is a client of neither.
+    """The common entries of both shapes' descriptions; the class itself describes no client.
 
     Attributes
     ----------
@@ -162,8 +162,8 @@ class Description(_Part):
     state_round
         The last round that the client's state has; 0 if none. Its host adds it.
     drawn
-        Number of batches that it has drawn from its data; None if it does not say: then whoever
-        counts its batches goes on counting, and a ledger takes the most that there can have been.
+        Number of batches that it has drawn from its data; None if it does not say: then whatever
+        counts its batches continues to count, and a ledger takes the most that there can have been.
     federated_examples, benchmark_examples
         Sizes of its test sets; None, as 0, if it has none.
     repeatable_secrets
@@ -198,7 +198,7 @@ class Description(_Part):
 
 @dataclass(frozen=True, kw_only=True)
 class SplitDescription(Description):
-    """What a client of the L shape says of itself."""
+    """A client's description of itself in the L shape."""
 
     num_examples: Size = field()  # always
     batch_size: Annotated[int, Whole(1, MAX_SPLIT_BATCH)]
@@ -208,7 +208,7 @@ class SplitDescription(Description):
 
 @dataclass(frozen=True, kw_only=True)
 class UShapeDescription(Description):
-    """What a client of the U shape says of itself.
+    """A client's description of itself in the U shape.
 
     Attributes
     ----------
@@ -254,14 +254,14 @@ SHAPES: Mapping[str, type[Description]] = {
 def read_description(description: Mapping[str, Any]) -> Description:
     """Return what a client says of itself, by the class of its shape.
 
-    Unknown keys, such as those of a client class of somebody's own, are kept as `others`. A value
+    Unknown keys, such as those of a user's own client class, are kept as `others`. A value
     None counts as a key that is missing.
 
     Raises
     ------
     DescriptionError
-        If a required key is missing, or a value is of another type or beyond its range: the message
-        names the key. Or if what is under an unknown key is not plain.
+        If a required key is missing, a value has another type or is beyond its range (the message
+        names the key), or the value of an unknown key is not plain.
     """
     shape = next((kind for key, kind in SHAPES.items() if key in description), Description)
     known_keys = keys_of(shape)

@@ -1,4 +1,4 @@
-"""What the code of users may raise, and the errors whose messages may leave this machine."""
+"""Errors that users' code may raise, and errors whose messages may leave this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from traceback import walk_tb
 from types import FrameType
 
 FAULTS = (Exception, SystemExit)
-"""What the code of a user may raise: sys.exit() of one that is called here is a failure like any
+"""Errors that a user's code may raise: sys.exit() of one that is called here is a failure like any
 other, and no reason to end this process."""
 
 

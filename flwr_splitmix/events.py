@@ -64,7 +64,7 @@ class RunStarted:
 
 @dataclass(frozen=True)
 class RoundsMissed:
-    """A run goes on that has finished rounds without this observer.
+    """A run is resumed that has finished rounds without this observer.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Messages:
-    """What one client of the U shape sent for the trunk.
+    """The messages that one client of the U shape sent for the trunk.
 
     Parameters
     ----------

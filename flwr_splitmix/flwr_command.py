@@ -77,7 +77,7 @@ class Flwr:
             env={**self._environment, "PYTHONUNBUFFERED": "1"},
             stdout=log,
             stderr=subprocess.STDOUT,
-            # In its own process group: Ctrl-C is handled by who follows.
+            # In its own process group: the follower handles Ctrl-C.
             start_new_session=True,
         )
 

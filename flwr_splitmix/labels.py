@@ -285,7 +285,7 @@ def misshapen(
 
 
 def _renumbered(least: int, largest: int, most: int, *, ushape: bool) -> str:
-    """Return what may be wrong with classes of which some lie in `least` to `largest`."""
+    """Return the probable cause and the remedy for classes in `least` to `largest`."""
     if least < 0:
         return " (classes start at 0)"
     more = f"give the tail {largest + 1} logits" if ushape else f"pass num_classes={largest + 1}"
@@ -296,7 +296,7 @@ def _renumbered(least: int, largest: int, most: int, *, ushape: bool) -> str:
 
 
 def _reshaped(labels: Tensor, *, multi_label: bool, ushape: bool) -> str:
-    """Return how labels become ones of the expected shape."""
+    """Return the remedy for labels of another shape than the expected one."""
     if multi_label:
         return " (of one class each: leave out multi_label)" if labels.dim() == 1 else ""
     if labels.dim() == 2 and labels.shape[1] == 1:

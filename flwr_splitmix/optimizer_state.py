@@ -21,7 +21,7 @@ def pack_optimizer(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Take an optimizer's state apart into named tensors and JSON-able values.
 
-    Options that JSON cannot hold, such as a dtype, are left out: the optimizer that goes on has
+    Options that JSON cannot hold, such as a dtype, are left out: the optimizer that is resumed has
     its own.
     """
     state = optimizer.state_dict()
@@ -76,7 +76,7 @@ def unpack_optimizer(
 ) -> None:
     """Put what `pack_optimizer` took apart into an optimizer of the same kind and parameters.
 
-    The optimizer keeps the options that it was made with: a run may go on with others.
+    The optimizer keeps the options that it was made with: a run may continue with others.
 
     Raises
     ------

@@ -30,7 +30,7 @@ UNKNOWN_WEIGHTS = (
     "frozen, or another's, when the optimizer was made, or its function left them out; make the "
     "optimizer of all weights that are to learn"
 )
-"""What is said of a module for which `ScheduledOptimizer.knows` is false."""
+"""The error message about a module for which `ScheduledOptimizer.knows` is false."""
 
 
 def adamw(
@@ -126,7 +126,7 @@ class ScheduledOptimizer:
         return all(id(p) in parameter_ids for p in module.parameters() if p.requires_grad)
 
     def zero_grad(self) -> None:
-        """Discard the gradients of the last step, also those of weights without an optimizer."""
+        """Discard the last step's gradients, including those of weights without an optimizer."""
         self._module.zero_grad(set_to_none=True)
 
     def step(self, progress: float, num_rounds: int) -> None:

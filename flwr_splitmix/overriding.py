@@ -1,4 +1,4 @@
-"""What a class overrides: methods of which a base states a fact, and methods of this package."""
+"""Overridden methods of a class: those that a base's statement rests on, and this package's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def overridden(kind: type, methods: Iterable[str], statement: str) -> str:
     Parameters
     ----------
     methods
-        Names of the methods of which the statement speaks.
+        Names of the methods that the statement is about.
     statement
         Name of the attribute that states it; a class that has both states it of its own methods.
     """

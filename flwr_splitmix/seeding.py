@@ -64,7 +64,7 @@ def order_generator(seed: int | bytes, purpose: str, *place: int) -> np.random.R
     Parameters
     ----------
     seed
-        A seed; or a key of at most 64 bytes, of which 256 bits count, so that nobody can try them
+        A seed; or a key of at most 64 bytes, of which 256 bits count, so that no one can try them
         all, as one could the 32 bits of a seed.
     """
     if isinstance(seed, int):

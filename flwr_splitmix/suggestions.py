@@ -24,7 +24,7 @@ def either(words: Iterable[str]) -> str:
 
 
 def allowed(word: str, words: Iterable[str], where: str) -> str:
-    """Return the message of what is allowed instead of `word`.
+    """Return the message that names the words allowed instead of `word`.
 
     It lists all known words if they are few, else those of similar spelling.
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 
 POLICY: Mapping[str, str] = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
-"""What OpenMP libraries read from the environment, once, when torch loads them.
+"""Variables that OpenMP libraries read from the environment, once, when torch loads them.
 
 Spins are iterations of a loop in libgomp, some microseconds in total: without any, a step on an
 idle machine takes a tenth longer.

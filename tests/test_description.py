@@ -122,7 +122,7 @@ def is_of(kind: Any, value: object) -> bool:
 def test_any_value_under_any_key_is_read_or_refused_with_the_keys_name(
     shape: type[Description],
 ) -> None:
-    """Ledgers, traces and checkpoints once ended runs by what one client had said."""
+    """What one client reports must not end a run, in ledgers, traces or checkpoints."""
     for key, kind in keys_of(shape).items():
         refused = {number: reason({**LEAST[shape], key: v}) for number, v in enumerate(HOSTILE)}
         assert all(is_of(kind, HOSTILE[number]) for number, why in refused.items() if not why)

@@ -20,7 +20,7 @@ class DataError(ValueError):
 
 
 class ExamplesError(ForeseenError, TypeError):
-    """Examples of the wrong types, or without what is needed of them.
+    """Examples of the wrong types, or without a required part.
 
     Parameters
     ----------

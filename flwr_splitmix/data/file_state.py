@@ -12,8 +12,8 @@ from pathlib import Path
 def state_of(*places: Path) -> str:
     """Return a digest of files, and of all files below folders: paths, sizes, times of change.
 
-    Links are followed. A file that is not there, such as a broken link, is left out: whoever reads
-    it tells.
+    Links are followed. A file that is not there, such as a broken link, is left out:
+    reading it reports that.
     """
     digest = hashlib.sha256()
     for place in places:

@@ -19,7 +19,7 @@ ShapeName = Literal["L", "U"]
 class Method:
     """A method, without and with averaging.
 
-    What a constructor can say itself (its options, whether it averages) is not said here.
+    Facts that a constructor states itself (its options, whether it averages) are not repeated here.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ def methods_table(shape: ShapeName) -> str:
 def options_table() -> str:
     """Return the Markdown table of the L shape's strategies with the options of their own.
 
-    Options are written as keys of a run configuration. Strategies of which nothing else is to be
+    Options are written as keys of a run configuration. Strategies about which nothing else is to be
     said are in one row.
     """
     rows: dict[tuple[str, str], list[str]] = {}

@@ -149,7 +149,7 @@ def test_texts_of_a_result_say_which_were_trained_on() -> None:
     ],
 )
 def test_what_is_no_guess_at_texts_is_named(damage: Damage, message: str) -> None:
-    """Guesses at texts were scored unchecked: one of a wrong release counted as none."""
+    """Unchecked, a guess at a wrong release would count as none."""
     attack, view = First(), text_case().view
     attack.fit(view, PUBLIC, Budget("smoke"))
     guesses = attack.run(view)

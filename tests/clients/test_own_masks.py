@@ -128,5 +128,5 @@ def test_an_obfuscate_of_ones_own_may_send_other_masks_unless_it_states_otherwis
 def test_it_may_also_mix_a_batch_and_attacks_then_read_batches_whole(
     hiding: type[Hiding], mixes: bool
 ) -> None:
-    """Only NaiveMix did, and of another one an image was compared with what a head makes of it."""
+    """Attacks on a hiding that mixes a batch compare batches, not single images."""
     assert hiding.mixes_batch == mixes

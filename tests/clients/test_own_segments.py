@@ -213,7 +213,7 @@ def test_attributes_that_mean_something_else_are_left_alone(named: dict[str, Any
 
 @pytest.mark.parametrize("geometry", [(2, 3), [2, 3], {"patches": 2, "width": 3}])
 def test_a_geometry_that_is_none_is_refused(geometry: Any) -> None:
-    """It was ignored, and with it the grid and the positions that it was to state."""
+    """The grid and the positions that it is to state would be ignored with it."""
     with pytest.raises(TypeError, match=r"^segment\.geometry is .*; needed is a Geometry\(patches"):
         SplitClient(Lower(geometry=geometry), DATA)
     with pytest.raises(TypeError, match=r"^upper\.geometry is .*; needed is a Geometry\(patches"):
@@ -244,7 +244,7 @@ class TimeFirst(Lower):
 def test_a_batch_that_is_not_first_and_a_wrong_geometry_are_named(
     segment: nn.Module, message: str
 ) -> None:
-    """Each was told to pad its series to one length."""
+    """The remedy is not that of series of several lengths."""
     with pytest.raises(ClientError, match=message):
         smashed_of(segment)
 

@@ -184,7 +184,7 @@ def stepped(label: int, hiding: DPForward | None, learns: Any) -> list[Any]:
 
 
 def test_a_tails_gradient_that_overflows_tells_no_label(caplog: pytest.LogCaptureFixture) -> None:
-    """Whether the client failed told the label of the example that a server had chosen, exactly."""
+    """Whether a client fails must not depend on the label of the example that a server chooses."""
     no_step = "the gradient of its head and tail has NaN .* so that no step is taken"
     with pytest.raises(ClientError, match=no_step):
         stepped(1, None, "tail")

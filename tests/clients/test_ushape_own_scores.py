@@ -183,7 +183,7 @@ def test_a_score_that_no_metric_can_be_is_left_out_with_the_reason(
 def test_scores_that_never_end_are_told_what_ends_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A table whose scores asked for batch after batch was said to generate tokens."""
+    """A table whose scores ask for batch after batch generates no tokens."""
     monkeypatch.setattr(evaluation, "MAX_ANSWER", 3)
     toy = TextToy(clients=2, tests=6, task="classification", dropout=0.0)
 

@@ -114,7 +114,7 @@ class Seen(Observer):
 
 @pytest.mark.parametrize(("tests", "sizes"), [(4, [4]), (5, [5]), (6, [4, 2]), (9, [4, 5])])
 def test_each_test_text_is_mixed_with_another_one(tests: int, sizes: list[int]) -> None:
-    """One alone left as it was: the last one, and each for which a server asked by itself."""
+    """None leaves alone, unmixed: not the last one, nor one that a server asks for by itself."""
     toy = TextToy(clients=2, tests=tests, hiding=NaiveMix, task="classification")
     observer = Seen()
     strategy = NaiveMixSL(

@@ -21,7 +21,7 @@ def test_padding_at_the_end_of_rows_is_masked() -> None:
 
 @pytest.mark.parametrize("row", [[3, NOTHING, 2], [NOTHING, 3, 2], [NOTHING, NOTHING, 0]])
 def test_padding_before_ids_is_refused(row: list[int]) -> None:
-    """A missing value, -1 in pandas' cat.codes, silently was the id 0."""
+    """A missing value, -1 in pandas' cat.codes, is no id."""
     ids = torch.tensor([[1, 2, NOTHING], row])
     with pytest.raises(ExamplesError, match="have -1, which marks padding, before others; padding"):
         MaskedBatch.of((ids, LABELS), CPU)
@@ -29,7 +29,7 @@ def test_padding_before_ids_is_refused(row: list[int]) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16])
 def test_the_largest_number_of_an_unsigned_type_is_an_id(dtype: torch.dtype) -> None:
-    """It is -1 in that type, and was masked as padding."""
+    """Its bits are those of -1, which marks padding in signed types."""
     largest = torch.iinfo(dtype).max
     batch = MaskedBatch.of((torch.tensor([[largest, 1], [0, largest]], dtype=dtype), LABELS), CPU)
     assert batch.inputs.tolist() == [[largest, 1], [0, largest]]

@@ -273,6 +273,8 @@ def test_the_lines_on_mixers_fit_together(blocks: ModuleType) -> None:
     exec(program("docs/own-mixer.md", "laws.check"), names)
     partner = SplitClient(toy.lower(), toy.data(1), shares=(names["BlockShare"],))
     names["strategy"].fit([names["client"], partner], 1)
+    (row,) = names["strategy"].rows
+    assert (row["clients_alive"], row["clients_failed"]) == (2, 0)
 
 
 def test_the_lines_on_leaks_measure_the_example(

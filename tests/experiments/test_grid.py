@@ -131,9 +131,10 @@ def test_a_cell_that_ended_before_its_last_scores_is_not_finished(
 
 
 def test_a_run_is_held_until_the_block_ends(place: Workplace) -> None:
-    with held_run(FIRST, place.home, SMALL) as run:
-        pass
-    with (run.path / "lock").open("w") as lock:
+    with held_run(FIRST, place.home, SMALL) as run, (run.path / "lock").open("a") as lock:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with (run.path / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

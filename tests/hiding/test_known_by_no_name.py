@@ -45,7 +45,7 @@ def named(source: str) -> Iterator[str]:
 
 
 def test_no_hiding_is_known_by_name_or_class_where_all_are_used() -> None:
-    """A check asked which of two classes a ledger had, and failed at any other one."""
+    """A list of classes would fail for any other one."""
     wrong = {}
     for file in sorted(LIBRARY.rglob("*.py")):
         place = file.relative_to(LIBRARY)

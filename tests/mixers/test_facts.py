@@ -158,7 +158,7 @@ def test_a_fact_is_that_of_the_inner_mixer_or_stated(kind: type[Mixer], name: st
 
 @pytest.mark.parametrize("name", FACTS)
 def test_what_the_class_of_a_wrapper_states_is_not_lost(name: str) -> None:
-    """Of eleven facts nine were overwritten by the inner mixer's, which had not stated them."""
+    """An inner mixer that does not state a fact does not overwrite it."""
     assert getattr(states(**{name: UNUSUAL[name]})(NoMixing()), name) == UNUSUAL[name]
     below_it = type("Below", (states(**{name: UNUSUAL[name]}),), {})
     assert getattr(below_it(NoMixing()), name) == UNUSUAL[name]
@@ -202,7 +202,7 @@ def test_what_both_state_is_joined_and_what_an_object_is_given_later_holds(
 
 
 def test_a_wrapper_that_takes_no_noise_gets_none_and_reports_no_epsilon() -> None:
-    """It was taken for one that does: the run reported an epsilon of 3.9."""
+    """A run would else report an epsilon without noise."""
     plain = type("Plain", (NoMixing,), {"takes_noise": False})()
     for mixer in (plain, states(takes_noise=False)(NoMixing())):
         message = f"{mixer} takes no noise: it has no labels to cover, or mixes inputs"

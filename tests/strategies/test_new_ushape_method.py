@@ -129,7 +129,7 @@ def uses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("app", ["vision", "language"])
 def test_a_check_plans_the_epsilon_that_its_run_spends(uses: dict[str, Any], app: str) -> None:
-    """It took every ledger for one of two methods, and failed at another one."""
+    """A check plans with the new method's own ledger."""
     checked = uses["checked"][app]
     assert checked["exit"] == 0, checked
     (planned,) = (remark for remark in checked["remarks"] if remark.startswith("planned privacy"))

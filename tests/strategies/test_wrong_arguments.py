@@ -379,7 +379,7 @@ def test_what_is_made_of_arguments_of_another_kind(make: Any, arguments: Any, me
 def test_what_is_made_of_numbers_that_are_none(
     make: Any, arguments: dict[str, Any], message: str
 ) -> None:
-    """A text that looks like a number failed in the first round, or with Python's own error."""
+    """A text that looks like a number is refused at once, with the argument's name."""
     with pytest.raises(ValueError, match=message):
         make(**arguments)
 

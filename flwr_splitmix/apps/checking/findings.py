@@ -1,4 +1,4 @@
-"""Common parts of the apps' checks: devices, clients' data, and remarks on the links."""
+"""Common parts of the apps' checks: devices, clients' data, and warnings about the links."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_enough(min_nodes: int, nodes: int) -> None:
     Parameters
     ----------
     min_nodes
-        The key; 0 for what the strategy needs, which its own check knows.
+        The key; 0 for as many as the strategy needs, which its own check knows.
     """
     if nodes < min_nodes:
         raise ConfigError(
@@ -89,7 +89,7 @@ def describe_clients(
 
 
 def remark_empty(report: Report, empty: Sequence[int], remedy: str = "") -> None:
-    """Remark that clients `empty` have no data; `remedy` ends the sentence."""
+    """Warn that clients `empty` have no data; `remedy` ends the sentence."""
     report.remarks.append(
         f"{name_clients(empty)} {have(len(empty))} no training data and will take no part{remedy}"
     )
@@ -98,7 +98,7 @@ def remark_empty(report: Report, empty: Sequence[int], remedy: str = "") -> None
 def remark_replacement(
     report: Report, few: Sequence[int], batch_size: int, key: str = "batch-size"
 ) -> None:
-    """Remark that clients `few` have less than a batch; `key` is the batch size's name."""
+    """Warn that clients `few` have less than a batch; `key` is the batch size's name."""
     report.remarks.append(
         f"{name_clients(few)} {have(len(few))} less than one batch of {key} {batch_size}: "
         "examples are drawn with replacement"
@@ -106,7 +106,7 @@ def remark_replacement(
 
 
 def remark_warmup(config: AppConfig, report: Report) -> None:
-    """Remark if the run ends before the learning rate has reached `lr`."""
+    """Warn if the run ends before the learning rate has reached `lr`."""
     epochs = config.num_server_rounds * config.epochs_per_round
     if config.warmup_epochs > epochs:
         report.remarks.append(
@@ -117,7 +117,7 @@ def remark_warmup(config: AppConfig, report: Report) -> None:
 
 
 def check_link(config: AppConfig, report: Report) -> None:
-    """Make the run's link; if it depends on the federation, remark where it cannot be made.
+    """Make the run's link; if it depends on the federation, warn where it cannot be made.
 
     A warning is logged if nodes may not trust its certificate.
 
@@ -144,7 +144,7 @@ def _warn_if_private(link: Link) -> None:
 
 
 def remark_plaintext(config: AppConfig, report: Report, via: str = "") -> None:
-    """Remark that SuperNodes may refuse a link without TLS.
+    """Warn that SuperNodes may refuse a link without TLS.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def remark_plaintext(config: AppConfig, report: Report, via: str = "") -> None:
 
 
 def remark_memory(report: Report, numbers: int, remedy: str) -> None:
-    """Remark if a step's smashed data are larger than the memory of this machine.
+    """Warn if a step's smashed data are larger than the memory of this machine.
 
     Parameters
     ----------

@@ -56,7 +56,7 @@ class _OwnApp:
         Raises
         ------
         ConfigError
-            If one cannot be imported, or is of another type.
+            If one cannot be imported, or has another type.
         """
         self.server_module, _ = self._component("serverapp", ServerApp)
         _, client_app = self._component("clientapp", ClientApp)
@@ -92,9 +92,9 @@ class _OwnApp:
 
 
 def _remark_types(checks: Checks) -> None:
-    """Remark on values of another type than their default in pyproject.toml.
+    """Warn of values of another type than their default in pyproject.toml.
 
-    Flower itself only looks whether there is such a key. An integer may stand for a float.
+    Flower itself only checks that there is such a key. An integer may stand for a float.
     """
     for key, default in checks.project.config.items():
         value = checks.values.get(key, default)
@@ -108,7 +108,7 @@ def _remark_types(checks: Checks) -> None:
 
 
 def _remark_one_client(module: ModuleType, report: Report) -> None:
-    """Remark if the module of the ServerApp has a strategy that cannot train a single client.
+    """Warn if the module of the ServerApp has a strategy that cannot train a single client.
 
     Which strategy a run uses, and how it is made, is unknown until it runs.
     """

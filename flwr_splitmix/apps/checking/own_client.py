@@ -88,7 +88,7 @@ def _context(partition: int, values: Mapping[str, Any], nodes: int) -> Context:
 
 
 def _report_fault(error: BaseException, report: Report) -> None:
-    """Report what a `client_fn` raised, unless it says that a client has no data."""
+    """Report the error of a `client_fn`, unless it is that a client has no data."""
     if not isinstance(error, _MissingKeyError):
         report.problems.append(f"client_fn raised {cause(error, 300)}")
         return
@@ -204,7 +204,7 @@ def _look_at_segment(segment: nn.Module, inputs: Tensor, report: Report) -> None
 
 
 def _wrong_output(smashed: Any, inputs: Tensor) -> str | None:
-    """Return what no server takes as smashed data, and the remedy; None if nothing is wrong."""
+    """Return the fault of smashed data that no server takes, with its remedy; None if none."""
     if not isinstance(smashed, Tensor):
         return f"{type(smashed).__name__}; {_EXPECTED}"
     shape = tuple(smashed.shape)

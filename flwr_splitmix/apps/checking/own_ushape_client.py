@@ -40,7 +40,7 @@ def look_at_ends(client: UShapeClient, example: Example, report: Report) -> None
     evaluate.
     """
     upload: SentBatch | None = None
-    with _told("the head", report.problems):
+    with _errors_reported("the head", report.problems):
         batch = MaskedBatch.of(example, client.device)
         client.ends.width(batch, own_masks=client.hiding.own_masks)
         upload = _messages(client, batch)
@@ -48,7 +48,7 @@ def look_at_ends(client: UShapeClient, example: Example, report: Report) -> None
         return
     has_own_scoring = client.own_loss or client.scores is not TextScores
     learned = "loss, or the tail in it," if client.own_loss else "the tail"
-    with _told(learned, report.problems):
+    with _errors_reported(learned, report.problems):
         client.in_flight(upload).decode(upload.messages)
         report.facts["tail"] = f"{_parameters(client.tail)} parameters"
     if not report.ok or not has_own_scoring:
@@ -57,15 +57,15 @@ def look_at_ends(client: UShapeClient, example: Example, report: Report) -> None
         size = 0 if data is None else min(len(data), client.batches.size)  # type: ignore[arg-type]
         if data is not None and size:
             begin = f"an evaluation would lose this client's {kind} test data: "
-            with _told(f"{begin}the tail or its scores", report.remarks, begin):
+            with _errors_reported(f"{begin}the tail or its scores", report.remarks, begin):
                 places = np.arange(size)
                 tests = fetch(data, places, floats=client.batches.floats)
                 _score(client, MaskedBatch.of(tests, client.device))
 
 
 @contextmanager
-def _told(subject: str, findings: list[str], begin: str = "") -> Iterator[None]:
-    """Add an error to the findings: a foreseen one as it is, another with what raised it."""
+def _errors_reported(subject: str, findings: list[str], begin: str = "") -> Iterator[None]:
+    """Add the block's error to the findings: a foreseen one as it is, others with their subject."""
     try:
         yield
     except UploadError as error:
@@ -77,7 +77,7 @@ def _told(subject: str, findings: list[str], begin: str = "") -> Iterator[None]:
 
 
 def _messages(client: UShapeClient, batch: MaskedBatch) -> SentBatch:
-    """Begin a round, and return what a step sends of a batch."""
+    """Begin a round, and return the messages that a step sends of a batch."""
     client.attach(_ORDER, None)
     client.segments.train()
     upload = checked_sent(client.hiding.obfuscate(batch))
@@ -88,7 +88,7 @@ def _messages(client: UShapeClient, batch: MaskedBatch) -> SentBatch:
 
 
 def _passes_server(client: UShapeClient, upload: SentBatch, report: Report) -> bool:
-    """Report what a server would not take, and the size of the messages."""
+    """Report messages that a server would not take, and their size."""
     message, learns = upload.messages[0], [p for p in client.head.parameters() if p.requires_grad]
     examples, tokens, width = message.shape
     wrong = ""

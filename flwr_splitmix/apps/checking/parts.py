@@ -21,7 +21,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class Checks:
-    """What an app's check looks at, and where its findings go.
+    """The parts of a run that an app's check examines, and the report of its findings.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The rounds of a run before it begins: who is drawn for them, and how many steps each takes."""
+"""The rounds of a run before it begins: the clients drawn for each, and its number of steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MIN_DRAWN = 500  # a round takes at least as long as so many
 
 @dataclass(frozen=True)
 class Workload:
-    """What a run asks of its clients.
+    """The work that a run asks of its clients.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class PlannedRound:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """A run of which nobody is lost, and no round repeated.
+    """A run that loses no client and repeats no round.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class PlannedRun:
     def of(
         cls, config: AppConfig, sizes: Sequence[int], min_nodes: int, *, evaluates: bool
     ) -> Self:
-        """Return the run of a configuration; `evaluates` says whether over the link."""
+        """Return the run of a configuration; `evaluates`: whether it evaluates over the link."""
         return cls(
             sizes=sizes,
             batch_size=config.batch_size,
@@ -102,7 +102,7 @@ class PlannedRun:
 
     @cached_property
     def drawn(self) -> Workload | None:
-        """What the seed's draws ask of the clients; None if there are no draws, or too many."""
+        """The clients' work as the seed draws them; None if there are no draws, or too many."""
         if not self._drawn:
             return None
         steps, evaluations = np.zeros((2, len(self.sizes)), dtype=np.int64)
@@ -114,9 +114,9 @@ class PlannedRun:
 
     @cached_property
     def at_most(self) -> Workload:
-        """What any draws can ask of each client: it is in every round, with those that have most.
+        """The most work of each client with any draws: in every round, beside those with most data.
 
-        If every round takes all clients, this is what the run does.
+        If every round takes all clients, this is the run's actual work.
         """
         evaluations = -(-self.rounds // self.evaluate_every) if self.evaluate_every else 0
         have = np.asarray(self.sizes) > 0

@@ -18,7 +18,7 @@ _WHERE = {
     "attach-timeout", "step-timeout", "link-address", "link-advertise",
     "ssl-certfile", "ssl-keyfile", "ssl-ca-certfile", "link-client-ca", "link-via-token",
 }  # fmt: skip
-"""Keys that may change from start to start: who waits how long, and where the server is."""
+"""Keys that may change from start to start: waiting times, and the server's address."""
 
 
 def continued(

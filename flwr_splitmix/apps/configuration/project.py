@@ -109,7 +109,7 @@ def kind_of_run(config: Mapping[str, Any]) -> Kind:
 def _check_for_flower(
     file: Path, project: Mapping[str, Any], app: Mapping[str, Any], config: Mapping[str, Any]
 ) -> None:
-    """Raise ConfigError for what Flower refuses when it packs an app."""
+    """Raise ConfigError for an app that Flower would refuse to pack."""
     needed = [
         ("project", project, "name", '"my-app"'),
         ("project", project, "version", '"1.0.0"'),

@@ -275,7 +275,7 @@ class AppConfig(BaseModel):
 
     @property
     def only_over_a_stream(self) -> str:
-        """What is wrong with `narrowed` formats in a simulation."""
+        """The error message about `narrowed` formats in a simulation."""
         narrowed = " and ".join(f"{key} is {name!r}" for key, name in self.narrowed.items())
         return f"{narrowed}, but in a simulation tensors travel as they are; use 'keep' there"
 

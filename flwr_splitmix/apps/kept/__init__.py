@@ -1,1 +1,1 @@
-"""What is made of a run's kept files: exports, attacks, and a comparison of its data."""
+"""Uses of a run's kept files: exports, attacks, and a comparison of its data."""

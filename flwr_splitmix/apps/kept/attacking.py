@@ -1,4 +1,4 @@
-"""What attacks need of a run's files: its results; in the U shape its clients and their data."""
+"""The parts of a run's files that attacks need: results; in the U shape clients and data."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def recorded_trace(
     noun
         What the data are: "images", "texts".
     sent_by
-        The clients of which a step has what an attack needs.
+        The clients whose part of a step has what an attack needs.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What the card of an exported model says about its run."""
+"""Facts about a run for the card of its exported model."""
 
 from __future__ import annotations
 

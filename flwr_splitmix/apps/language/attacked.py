@@ -79,7 +79,7 @@ class AttackedTexts:
     client
         The client's index.
     trace
-        What was recorded of its run; None if nothing was of this client that has a truth.
+        The recording of its run; None if it has nothing of this client with a known truth.
     remarks
         What a reader of scores must know of the truth.
     """

@@ -152,7 +152,7 @@ class _Opened:
         check_enough(config.min_nodes, report.nodes)
         keys = "partition-alpha"
         if config.long_texts == "drop":
-            if self._model is None:  # nor is its tokenizer there, by which rows are left out
+            if self._model is None:  # and no tokenizer, which decides on long rows
                 return
             keys = "max-length or partition-alpha"
         sizes = [training_size(config, client, report.nodes) for client in range(report.nodes)]

@@ -243,7 +243,7 @@ class LanguageConfig(AppConfig):
 
     @property
     def hides_by(self) -> type[Hiding]:
-        """What the clients hide their texts by."""
+        """The class of the clients' hiding."""
         return USHAPE_STRATEGIES[self.strategy].hiding
 
     @property
@@ -316,9 +316,9 @@ class LanguageConfig(AppConfig):
         )
 
     def own_options(self) -> dict[str, Any]:
-        """Return the options of what clients hide their texts by, by the names of arguments.
+        """Return the options of the clients' hiding, by the names of its arguments.
 
-        Data sets and what a tokenizer says are not among them.
+        Data sets and properties of a tokenizer are not among them.
         """
         values = {name: getattr(self, name) for name in sorted(hiding_options(self.hides_by))}
         if "secret_tokens" in values:

@@ -1,4 +1,4 @@
-"""What the clients of a language run hide their texts by, made from the run configuration."""
+"""The hiding of a language run's clients, made from the run configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server has of a language run's model: the parts that are its own, or sent to it."""
+"""The parts of a language run's model that a server has: its own, and those sent to it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def known_parts(
 def base_parts(config: LanguageConfig) -> LanguageParts:
     """Build all parts as they were before training; a decoder's with its own output layer.
 
-    They are of the run's dtype: which random weights a seed draws depends on it.
+    They have the run's dtype: which random weights a seed draws depends on it.
 
     Raises
     ------

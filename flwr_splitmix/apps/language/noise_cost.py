@@ -1,4 +1,4 @@
-"""What the noise of a language run is going to cost: its planned epsilon."""
+"""The planned cost of a language run's noise: its epsilon."""
 
 from __future__ import annotations
 

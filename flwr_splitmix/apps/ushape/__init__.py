@@ -1,1 +1,1 @@
-"""What both apps share for the U shape: checks of keys, advice on cuts, the cost of noise."""
+"""The U shape's common parts of both apps: checks of keys, advice on cuts, cost of noise."""

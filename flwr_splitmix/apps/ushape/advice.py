@@ -46,7 +46,7 @@ def costs_of_pairs(
     Parameters
     ----------
     below
-        Costs per sample of what is below each cut, trained as in the head, the trunk or the tail;
+        Costs per sample of all below each cut, trained as in the head, the trunk or the tail;
         the first cut is before the first layer, and the last is behind the last layer.
     whole
         Costs per sample of the whole model, trained as in the tail.

@@ -1,4 +1,4 @@
-"""What strategies of the U shape need of the keys `batch-size` and `learns`, and of their own."""
+"""Checks of `batch-size`, `learns` and the strategy's own keys in the U shape."""
 
 from __future__ import annotations
 

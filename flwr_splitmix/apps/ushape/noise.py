@@ -1,4 +1,4 @@
-"""What the noise of a run in the U shape is going to cost: its planned epsilon."""
+"""The planned cost of the noise of a run in the U shape: its epsilon."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_DRAWN = 20_000  # batches with replacement that are drawn beforehand, some 
 
 
 def remark_not_accounted(strategy: str, report: Report) -> None:
-    """Remark why a strategy's noise has no epsilon, if it has noise and its clients no ledger."""
+    """Report why a strategy's noise has no epsilon, if it has noise and its clients no ledger."""
     if why := USHAPE_STRATEGIES[strategy].hiding.not_accounted:
         report.remarks.append(f"this run has no epsilon: {strategy}'s {why}")
 
@@ -40,14 +40,14 @@ def remark_spending(
     *,
     record: str,
 ) -> None:
-    """Remark what the record that spends most will have spent.
+    """Report the epsilon of the record that spends most.
 
     Parameters
     ----------
     hiding
-        One that accounts for an epsilon.
+        A hiding that accounts for an epsilon.
     planned
-        Of every client.
+        The plan of every client.
     sizes
         Number of training records of each client, or of one that stands for all.
     record
@@ -81,7 +81,7 @@ def remark_spending(
 
 
 def _charges(hiding: Hiding, planned: PlannedClient) -> Charges | None:
-    """Return what a hiding says it will charge; None if that is not about its own `charge`."""
+    """Return the charges that a hiding plans; None if they are not about its own `charge`."""
     if overridden(type(hiding), ("charge",), "planned_charges"):
         return None
     return hiding.planned_charges(planned)
@@ -89,7 +89,7 @@ def _charges(hiding: Hiding, planned: PlannedClient) -> Charges | None:
 
 @dataclass(frozen=True)
 class _Spent:
-    """What is spent by the record that spends most."""
+    """The epsilon of the record that spends most."""
 
     epsilon: float
     description: str
@@ -111,7 +111,7 @@ def _spent(
 
 
 def _trained(config: AppConfig, charges: Charges, run: PlannedRun, steps: Sequence[int]) -> int:
-    """Return what training costs at most the record that spends most, in releases."""
+    """Return the most that training can cost a record, in releases."""
     size = config.batch_size
     most, remaining = 0, _MAX_DRAWN
     for client, (records, step_count) in enumerate(zip(run.sizes, steps, strict=True)):

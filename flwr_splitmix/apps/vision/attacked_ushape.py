@@ -278,7 +278,7 @@ def _finished(step: UShapeStep, returns: bool) -> Collection[int]:
 
 
 def _with_state(run: Run, checkpoint: Checkpoint, finished: Collection[int]) -> list[int]:
-    """Return the clients whose head and tail are here; without any, one of which to say so."""
+    """Return the clients whose head and tail are here; if none, one to name in the error."""
     stored_clients = set(ClientStore(run.clients_dir).clients(at_most=checkpoint.round))
     return [client for client in finished if client in stored_clients] or [min(finished)]
 
@@ -304,7 +304,7 @@ def _ends_of(
 def _fresh(
     seed: int, *, config: VisionConfig, call: tuple[str, dict[str, Any]], width: int
 ) -> HidingEnds:
-    """Make a head with fresh weights, as a lower segment; nobody asks for its tail."""
+    """Make a head with fresh weights, as a lower segment; its tail is not needed."""
     made_by, arguments = call
     lower = SPLITS[made_by](**arguments, seed=seed).lower
     head = VisionHead([*lower.named_children()], lower.input_shape, lower.geometry)

@@ -150,7 +150,7 @@ def _check_model(config: VisionConfig, report: Report) -> None:
 
 
 def _remark_spreading(lower: LowerSegment, report: Report) -> None:
-    """Remark if masks hide no patch, as layers before the cut let it spread."""
+    """Warn if masks hide no patch, as layers before the cut let it spread."""
     number = spreading_tokens(lower, torch.zeros(1, *lower.input_shape))
     if number is None:
         report.remarks.append(

@@ -19,7 +19,7 @@ def images_of(config: VisionConfig) -> ImageSets:
     Raises
     ------
     DataError
-        If they cannot be read, or are of one class.
+        If they cannot be read, or have only one class.
     """
     expected = pretrained_normalisation(config.model) if config.pretrained else None
     try:

@@ -1,4 +1,4 @@
-"""What the noise of a vision run is going to cost: its planned epsilon, or why there is none."""
+"""The planned cost of a vision run's noise: its epsilon, or why there is none."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def remark_noise(
 
 @dataclass(frozen=True)
 class _Spent:
-    """What the client spends that spends most, by the server's ledger, which `plan` is of."""
+    """The spending of the client that spends most, by the server's ledger that `plan` follows."""
 
     plan: ReleasePlan
     images: int
@@ -140,7 +140,7 @@ def _most_spent(
 
 
 def _gaps(config: VisionConfig, segments: SplitModel) -> list[tuple[str, str]]:
-    """Return why a run has no epsilon, each with what would give one."""
+    """Return the reasons for which a run has no epsilon, each with its remedy."""
     assert config.noise is not None
     explanations = {
         "clip": ("clip is 'none', so nothing bounds the smashed data",

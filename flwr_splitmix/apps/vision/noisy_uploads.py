@@ -1,4 +1,4 @@
-"""What a client of a vision run with noise sends in a step, and plans of what that costs."""
+"""Uploads of a client in a step of a vision run with noise, and plans of their cost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flwr_splitmix.strategies import SplitStrategy
 
 @dataclass(frozen=True)
 class NoisyUploads:
-    """What a client sends in a step; `release` is as seen by the server, in a full group."""
+    """A client's upload in a step; `release` is as seen by the server, in a full group."""
 
     release: Release
     mixer: Mixer
@@ -85,7 +85,7 @@ class NoisyUploads:
         # The same clients are left over in many steps.
         fixed = left_over(clients, k) and (config.grouping == "speed" or config.regroup == "epoch")
         if self.any_ratio or fixed:
-            k = 1 if left_over(clients, k) else k  # who is alone sends everything
+            k = 1 if left_over(clients, k) else k  # a client alone sends everything
             release = replace(release, times=self.times)
         else:
             assert isinstance(self.mixer, (PatchCutMix, Mixup))

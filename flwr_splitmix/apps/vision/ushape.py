@@ -236,7 +236,7 @@ def make_strategy(config: VisionConfig, run: Run | None) -> UShapeStrategy:
 
 
 def initial_arrays(config: VisionConfig) -> ArrayRecord:
-    """Return the initial weights of what learns of heads and tails, if it is averaged.
+    """Return the initial weights of the learning parts of heads and tails, if these are averaged.
 
     Without averaging, every client builds them from the seed.
     """

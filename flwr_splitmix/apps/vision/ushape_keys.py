@@ -39,7 +39,7 @@ _LSHAPE: dict[str, tuple[object, str]] = {
 
 
 def check_ushape(config: VisionConfig) -> None:
-    """Raise ValueError if a key asks for what the strategy, of the U shape, does not have."""
+    """Raise ValueError if a key asks for something that no strategy of the U shape has."""
     for name, (without, more) in _LSHAPE.items():
         if (value := getattr(config, name)) != without:
             raise ValueError(

@@ -55,7 +55,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     Raises
     ------
     DataError
-        If the file cannot be read, is of another type, or is not as long as stated in its header.
+        If the file cannot be read, has another type, or is not as long as stated in its header.
 
     Source: LeCun, Cortes, Burges, "The MNIST database", section on file formats.
     """

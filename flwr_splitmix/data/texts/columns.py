@@ -178,7 +178,7 @@ def check_characters(text: str, has: str) -> None:
     Parameters
     ----------
     has
-        Begin of the message: who or what has the text, with the verb.
+        Begin of the message: the owner of the text, with the verb.
 
     Raises
     ------

@@ -66,7 +66,7 @@ def read_text(path: Path) -> str:
 
 
 def _content(file: io.BufferedIOBase, path: Path) -> bytearray:
-    """Return a file's bytes; raise DataError for a long line, of which a packed file has GiBs."""
+    """Return a file's bytes; raise DataError for a long line; in a packed file it can have GiBs."""
     content, begin = bytearray(), 0
     while chunk := file.read(_CHUNK):
         if (end := chunk.rfind(b"\n")) >= 0:

@@ -20,7 +20,7 @@ WHOSE_LABELS = (
     "each token is predicted at the position before it, so its label is the token itself, or "
     f"{IGNORED} for no loss; a class for each token (token classification) is not offered"
 )
-"""What is said of other labels of tokens."""
+"""End of the message about other labels of tokens."""
 
 
 def labels_tokens(ids: Tensor, labels: Tensor) -> bool:

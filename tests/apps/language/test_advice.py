@@ -45,7 +45,7 @@ def test_half_as_much_travels_where_only_tails_learn() -> None:
 
 @pytest.mark.parametrize("strategy", ["MixGuard", "SnDSL", "NaiveMixSL"])
 def test_a_steps_bytes_are_those_of_its_messages_and_of_refinement(strategy: str) -> None:
-    """Refinement without epochs beforehand (`refine-only`) was left out."""
+    """Refinement counts without epochs beforehand (`refine-only`), too."""
 
     def up(**values: Any) -> int:
         return traffic_of(read(strategy=strategy, **values), tokens=8, width=64)[0]

@@ -80,14 +80,14 @@ def test_each_message_of_a_batch_is_advised_on() -> None:
 
 
 def test_several_messages_of_a_batch_are_not_attacked_as_one(tmp_path: Path) -> None:
-    """The first was read, and the others were left out without a word."""
+    """An attack on the first alone would leave the others out."""
     fitted = fit(tmp_path, strategy="HalvedSL")
     with pytest.raises(RunError, match="HalvedSL send 2 messages for a batch"):
         attacked_run(fitted.run)
 
 
 def test_a_hiding_that_mixes_a_batch_is_attacked_as_one_that_does(tmp_path: Path) -> None:
-    """Only NaiveMixSL was: images were compared with what a head makes of parts of a batch."""
+    """Images are not compared with what a head makes of parts of a batch."""
     attacked = attacked_run(fit(tmp_path, strategy="BlendedSL").run)
     assert isinstance(attacked, AttackedImages)
     assert attacked.knowledge.mixes_batch

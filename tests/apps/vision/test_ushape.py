@@ -131,7 +131,10 @@ def test_a_trial_leaves_the_run_its_model() -> None:
 
 
 def test_a_server_needs_no_device_of_its_clients() -> None:
-    everything(client_device="cuda")
+    config = read(device="cpu", client_device="cuda:99")
+    trunk = ushape.make_strategy(config, None).trunk.module
+    ushape.try_client(config)
+    assert {parameter.device.type for parameter in trunk.parameters()} == {"cpu"}
 
 
 def test_options_of_dp_sgd_are_read_without_opacus(monkeypatch: pytest.MonkeyPatch) -> None:

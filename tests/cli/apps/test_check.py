@@ -195,7 +195,7 @@ def test_what_an_app_prints_is_no_part_of_the_report(tmp_path: Path) -> None:
 def test_devices_that_are_not_here_are_named_once_with_their_keys() -> None:
     both = check(APPS / "vision", "--run-config", "device='gpu0' client-device='gpu0'")
     assert both.exit_code == 1
-    assert both.stderr.startswith("run-config: device and client-device are 'gpu0': there is no")
+    assert both.stderr.startswith("run-config: device and client-device are 'gpu0': device")
     assert len(both.stderr.strip().splitlines()) == 1
     one = check(APPS / "vision", "--run-config", "client-device='gpu0'")
     assert one.stderr.startswith("run-config: client-device is 'gpu0': device 'gpu0' is not")

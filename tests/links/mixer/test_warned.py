@@ -24,7 +24,7 @@ def test_prefix_tokens_that_are_summed_and_not_masked_are_told_of_the_nodes(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nothing was said: the server's mixer had lost that it is made for several clients."""
+    """A mixer elsewhere keeps the statement that it is made for several clients."""
     toy = Toy(clients=4, prefix=prefix)
     link = link_to(start_mixer())
     strategy = CutMixSL(

@@ -248,7 +248,7 @@ def test_what_a_client_raises_is_in_its_hosts_log_alone(start_host: Any, tmp_pat
 
 
 def test_a_client_that_exits_does_not_end_its_host(start_host: Any) -> None:
-    """The actor died with all its clients, and was restarted for as long as a round waits."""
+    """The actor does not die with all its clients."""
     host = start_host(name="a host that lives on")
     assert attach(host, 16) == {"error": "client_fn raised SystemExit; the log says more"}
     assert "error" not in attach(host, 17)

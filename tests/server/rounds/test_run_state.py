@@ -47,7 +47,7 @@ def of_whole_models() -> Fitted:
 
 @pytest.mark.parametrize("make", [in_the_l_shape, in_the_u_shape, of_whole_models])
 def test_a_run_leaves_a_strategys_options_alone(make: Callable[[], Fitted]) -> None:
-    """Link, seed, rounds, remarks and speeds of a run were among the options, each set apart."""
+    """Link, seed, rounds, remarks and speeds of a run are in its state, not among the options."""
     strategy, clients = make()
     before = dict(vars(strategy))
     strategy.fit(clients, 2)
@@ -61,7 +61,7 @@ def test_a_run_leaves_a_strategys_options_alone(make: Callable[[], Fitted]) -> N
 def test_a_fit_that_is_refused_leaves_the_last_one_as_it_was(
     kind: type[SplitStrategy], wrong: dict[str, Any]
 ) -> None:
-    """The next `fit` drew otherwise, as the refused one had taken its seed."""
+    """The next `fit` draws as if the refused one had not been called."""
     losses = []
     for refused in (False, True):
         strategy, clients = split(kind), TOY.make_clients(sgd(0.1))
@@ -151,7 +151,7 @@ def test_an_option_has_the_name_that_the_users_app_has_for_it(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A ServerApp of one's own was told of keys of the package's apps, which it does not have."""
+    """A ServerApp of one's own does not have the keys of the package's apps."""
 
     def make_strategy() -> SplitStrategy:
         return split(min_nodes=2, run=Run.create(config, name="own", home=tmp_path))
