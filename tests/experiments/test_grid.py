@@ -131,10 +131,11 @@ def test_a_cell_that_ended_before_its_last_scores_is_not_finished(
 
 
 def test_a_run_is_held_until_the_block_ends(place: Workplace) -> None:
-    with held_run(FIRST, place.home, SMALL) as run, (run.path / "lock").open("a") as lock:
-        with pytest.raises(BlockingIOError):
+    with held_run(FIRST, place.home, SMALL) as run:
+        path = run.path / "lock"
+        with path.open("a") as lock, pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    with (run.path / "lock").open("a") as lock:
+    with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
