@@ -18,6 +18,9 @@ from torch import Tensor, nn
 TargetLoss = Callable[[Tensor, Tensor], Tensor]
 """Loss of one's own: logits (b, L) and targets (b, L), which may be mixtures, to losses (b,)."""
 
+Remedy = Literal["num_classes", "tail", "none"]
+"""What sets the number of classes, and so mends wrong labels; "none": ids have no remedy."""
+
 
 _EXPECTED_LOSS = (
     "expected nn.CrossEntropyLoss(reduction='none'), nn.MultiLabelSoftMarginLoss("
@@ -223,11 +226,10 @@ def wrong_labels(
     *,
     multi_label: bool,
     batch: int | None = None,
-    ids: bool = False,
-    ushape: bool = False,
+    remedy: Remedy = "num_classes",
     shown: bool = True,
 ) -> str | None:
-    """Return what is wrong with labels, as a clause with the remedy; None if nothing is.
+    """Return the fault of labels, as a clause with the remedy; None if they have none.
 
     Parameters
     ----------
@@ -235,27 +237,25 @@ def wrong_labels(
         int64 (b,) in 0..L-1 is right, or with `multi_label` int64 (b, L) of 0 and 1.
     batch
         Expected number b of examples; None for any.
-    ids
-        Whether they are ids, of examples or of tokens, 0..L-1: for them there is no remedy.
-    ushape
-        Whether they stay with a client, whose tail returns L logits.
+    remedy
+        "num_classes" of the server; the "tail" of a client in the U shape, which returns L logits
+        for labels that stay with it; or "none" for ids, of examples or of tokens, 0..L-1.
     shown
         Whether the clause may show values of labels; otherwise a server may read it.
     """
-    wrong = misshapen(
-        labels, num_classes, multi_label=multi_label, batch=batch, ids=ids, ushape=ushape
-    )
+    wrong = misshapen(labels, num_classes, multi_label=multi_label, batch=batch, remedy=remedy)
     if wrong is not None:
         return wrong
     most = 1 if multi_label else num_classes - 1
+    has_remedy = remedy != "none" and not multi_label
     if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) <= most:
         if not shown:
-            more = "give the tail more logits" if ushape else "pass a larger num_classes"
-            remedy = "" if ids or multi_label else f" (classes start at 0; for more of them {more})"
-            return f"are not all in 0..{most}{remedy}"
+            more = "give the tail more logits" if remedy == "tail" else "pass a larger num_classes"
+            mended = f" (classes start at 0; for more of them {more})" if has_remedy else ""
+            return f"are not all in 0..{most}{mended}"
         least, largest = int(labels.min()), int(labels.max())
         return f"lie in {least}..{largest}, expected 0..{most}" + (
-            "" if ids or multi_label else _renumbered(least, largest, most, ushape=ushape)
+            _renumbered(least, largest, most, remedy) if has_remedy else ""
         )
     return None
 
@@ -266,12 +266,11 @@ def misshapen(
     *,
     multi_label: bool,
     batch: int | None = None,
-    ids: bool = False,
-    ushape: bool = False,
+    remedy: Remedy = "num_classes",
 ) -> str | None:
-    """Return what is wrong with the shape or dtype of labels, as `wrong_labels` does.
+    """Return the fault of the shape or dtype of labels, as `wrong_labels` does.
 
-    Nothing in the clause depends on values in the U shape.
+    Nothing in the clause depends on values if the remedy is at the tail.
     """
     if batch is None:
         batch = len(labels) if labels.dim() else 1
@@ -280,28 +279,29 @@ def misshapen(
         return None
     return (
         f"have shape {tuple(labels.shape)} of {labels.dtype}, expected {shape} of torch.int64"
-        + ("" if ids else _reshaped(labels, multi_label=multi_label, ushape=ushape))
+        + ("" if remedy == "none" else _reshaped(labels, remedy, multi_label=multi_label))
     )
 
 
-def _renumbered(least: int, largest: int, most: int, *, ushape: bool) -> str:
+def _renumbered(least: int, largest: int, most: int, remedy: Remedy) -> str:
     """Return the probable cause and the remedy for classes in `least` to `largest`."""
     if least < 0:
         return " (classes start at 0)"
-    more = f"give the tail {largest + 1} logits" if ushape else f"pass num_classes={largest + 1}"
+    number = largest + 1
+    more = f"give the tail {number} logits" if remedy == "tail" else f"pass num_classes={number}"
     # These labels are part of a batch: a whole set may begin at 1, or not.
     if least > 0 and largest == most + 1:
         return f" (classes start at 0, not at 1; for more of them {more})"
     return f" (classes start at 0; for more of them {more} or more)"
 
 
-def _reshaped(labels: Tensor, *, multi_label: bool, ushape: bool) -> str:
+def _reshaped(labels: Tensor, remedy: Remedy, *, multi_label: bool) -> str:
     """Return the remedy for labels of another shape than the expected one."""
     if multi_label:
         return " (of one class each: leave out multi_label)" if labels.dim() == 1 else ""
     if labels.dim() == 2 and labels.shape[1] == 1:
         return " (take .squeeze(1))"
-    if ushape:
+    if remedy == "tail":
         return " (one-hot: take .argmax(1))" if labels.dim() == 2 else ""
     one_hot = labels.dim() == 2 and bool(((labels == 0) | (labels == 1)).all())
     return " (one-hot: take .argmax(1); several labels each: multi_label=True)" if one_hot else ""

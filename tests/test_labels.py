@@ -10,6 +10,7 @@ from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef
 from torch import Tensor
 
 from flwr_splitmix.labels import (
+    Remedy,
     Tally,
     known_rows,
     tally,
@@ -130,18 +131,18 @@ def test_rows_of_other_numbers_than_0_and_1_are_no_one_hot_labels() -> None:
 
 
 def test_in_the_u_shape_the_tail_says_how_many_classes_there_are() -> None:
-    problem = wrong_labels(ONE + 1, 3, multi_label=False, ushape=True)
+    problem = wrong_labels(ONE + 1, 3, multi_label=False, remedy="tail")
     assert problem is not None
     assert "for more of them give the tail 4 logits)" in problem
-    problem = wrong_labels(2 * SEVERAL, 3, multi_label=False, ushape=True)
+    problem = wrong_labels(2 * SEVERAL, 3, multi_label=False, remedy="tail")
     assert problem is not None
     assert problem.endswith(" (one-hot: take .argmax(1))")
 
 
 def test_ids_have_no_remedy() -> None:
-    problem = wrong_labels(ONE + 1, 3, multi_label=False, ids=True)
+    problem = wrong_labels(ONE + 1, 3, multi_label=False, remedy="none")
     assert problem == "lie in 1..3, expected 0..2"
-    problem = wrong_labels(ONE[:, None], 3, multi_label=False, ids=True)
+    problem = wrong_labels(ONE[:, None], 3, multi_label=False, remedy="none")
     assert problem == "have shape (4, 1) of torch.int64, expected (4,) of torch.int64"
 
 
@@ -154,19 +155,19 @@ def test_what_is_no_class_is_a_row_of_zeros() -> None:
     assert torch.equal(known_rows(ONE, 3, torch.float32), target_rows(ONE, 3, torch.float32))
 
 
-@pytest.mark.parametrize("ushape", [True, False])
-def test_what_a_server_may_read_shows_no_label(ushape: bool) -> None:
+@pytest.mark.parametrize("remedy", ["num_classes", "tail"])
+def test_what_a_server_may_read_shows_no_label(remedy: Remedy) -> None:
     texts = {
-        wrong_labels(wrong, 3, multi_label=False, ushape=ushape, shown=False)
+        wrong_labels(wrong, 3, multi_label=False, remedy=remedy, shown=False)
         for wrong in (ONE + 1, ONE + 7, ONE - 1)
     }
     (problem,) = texts
-    more = "give the tail more logits" if ushape else "pass a larger num_classes"
+    more = "give the tail more logits" if remedy == "tail" else "pass a larger num_classes"
     assert problem == f"are not all in 0..2 (classes start at 0; for more of them {more})"
 
 
 def test_the_remedy_for_labels_of_the_u_shape_does_not_depend_on_them() -> None:
     problems = {
-        wrong_labels(rows, 3, multi_label=False, ushape=True) for rows in (SEVERAL, 2 * SEVERAL)
+        wrong_labels(rows, 3, multi_label=False, remedy="tail") for rows in (SEVERAL, 2 * SEVERAL)
     }
     assert len(problems) == 1

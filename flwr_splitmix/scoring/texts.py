@@ -49,9 +49,8 @@ def check_labels(batch: MaskedBatch) -> None:
     if batch.labels.dim() == 1:
         return
     if not holds_ids(batch.inputs):
-        raise ExamplesError(
-            f"labels {wrong_labels(batch.labels, 1, multi_label=False, ushape=True)}{_OTHER_LABELS}"
-        )
+        wrong = wrong_labels(batch.labels, 1, multi_label=False, remedy="tail")
+        raise ExamplesError(f"labels {wrong}{_OTHER_LABELS}")
     if batch.labels.shape != batch.inputs.shape or not labels_tokens(batch.inputs, batch.labels):
         raise ExamplesError(f"labels are not the tokens: {WHOSE_LABELS}{_OTHER_LABELS}")
 
@@ -108,7 +107,7 @@ def text_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor
     if tokens:
         logits, labels = logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
     classes = logits.shape[-1]
-    rules: dict[str, Any] = {"multi_label": False, "ids": tokens, "ushape": True}
+    rules: dict[str, Any] = {"multi_label": False, "remedy": "none" if tokens else "tail"}
     if wrong := wrong_labels(scored_labels, classes, **rules):
         more = "; the tail needs a logit for each token of the vocabulary" if tokens else ""
         public = wrong_labels(scored_labels, classes, **rules, shown=False)

@@ -217,7 +217,7 @@ def _check_ids(ids: Any, batch: int, examples: int) -> Tensor:
     """Return ids, int64 (b,) of a client's examples."""
     if not isinstance(ids, Tensor):
         raise UploadError("uploaded no ids")
-    if wrong := wrong_labels(ids, examples, batch=batch, multi_label=False, ids=True):
+    if wrong := wrong_labels(ids, examples, batch=batch, multi_label=False, remedy="none"):
         raise UploadError(f"ids {wrong}")
     return ids
 
