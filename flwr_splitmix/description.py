@@ -25,7 +25,7 @@ MAX_USHAPE_BATCH = 65_536
 MAX_CALIBRATION = 100_000
 """Most calibration exchanges of a client, for which the others wait."""
 
-_LARGEST = 2**63 - 1
+_MAX_INTEGER = 2**63 - 1
 """Most that a whole number under a key of a client's own may be, without its sign: longer ones, in
 JSON of any length, could not be written to a file where they are kept."""
 
@@ -365,5 +365,5 @@ def _is_plain(value: object) -> bool:
 
 def _is_single(value: object) -> bool:
     if isinstance(value, int):
-        return abs(value) <= _LARGEST
+        return abs(value) <= _MAX_INTEGER
     return value is None or isinstance(value, (float, str))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-_ALL = 8  # up to this number, all words are listed; beyond, only similar ones
+_MAX_LISTED = 8  # up to this number, all words are listed; beyond, only similar ones
 
 
 def close_to(word: str, words: Iterable[str], most: int = 3) -> list[str]:
@@ -36,7 +36,7 @@ def allowed(word: str, words: Iterable[str], where: str) -> str:
     names = list(words)
     alike = close_to(word, names)
     suggestion = f"did you mean {either(alike)}? " if alike else ""
-    if len(names) <= _ALL:
+    if len(names) <= _MAX_LISTED:
         return f"{suggestion}it must be one of {', '.join(map(repr, names))}"
     if alike:
         return f"{suggestion}{where} lists all {len(names)}"

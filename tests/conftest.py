@@ -1,4 +1,4 @@
-"""What all tests share: one thread and a seed, so that they repeat in any order, side by side."""
+"""Set-up of all tests: one thread and a seed, so that they repeat in any order, side by side."""
 
 import gc
 import os
@@ -104,7 +104,7 @@ def toy_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def impatient() -> Iterator[None]:
-    """Fail a test that waits: whoever opens a pipe without a writer does so forever."""
+    """Fail a test that waits: opening a pipe without a writer would take forever."""
 
     def fail(*_: object) -> None:
         raise TimeoutError("it waited")

@@ -199,7 +199,7 @@ def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
 def test_the_home_of_a_user_that_there_is_not_is_refused_with_its_key(
     key: str, tmp_path: Path
 ) -> None:
-    """A RuntimeError out of the app would reach nobody."""
+    """A RuntimeError out of the app would be lost."""
 
     def client_fn(context: Context) -> SplitClient:
         return TOY.make_clients()[0]
@@ -226,7 +226,7 @@ BLOCKED = {
     "matplotlib", "seaborn", "pydantic", "psutil",
 }
 
-# Importing them fails, and whoever asks is told that they are not there.
+# Importing them fails, and a search for them finds nothing.
 sys.modules.update(dict.fromkeys(BLOCKED))
 
 from flwr.app import Context, Message, Metadata, RecordDict

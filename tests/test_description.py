@@ -1,4 +1,4 @@
-"""What a client says of itself: keys, ranges, and one reader that nothing gets past."""
+"""A client's description of itself: keys, ranges, and one reader that nothing gets past."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ LEAST = {
     UShapeDescription: {"num-examples": 8, "batch-size": 4, "width": 3, "calibration-steps": 0},
     Description: {},
 }
-"""What a client of each shape must say."""
+"""The entries that a client of each shape must send."""
 
 HOSTILE = [
     -1, 2**31, 2**63, 10**4300 - 1, -(10**4300 - 1), 1.5, 0.0, math.nan, math.inf, True, False, "7",

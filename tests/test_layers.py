@@ -1,4 +1,4 @@
-"""Who may import whom (docs/architecture.md), read from the source; every file is parsed once."""
+"""The imports that each part may make (docs/architecture.md); each source file is read once."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client_app": {"clients", "links", "values"},
     "events": {"description", "mixers"},
 }  # fmt: skip
-"""What each part of the library may import of the library, besides itself."""
+"""The parts of the library that each part may import, besides itself."""
 
 LIBRARY_PARTS = set(MAY_IMPORT) - {"client_app"}
 MAY_IMPORT["server"] = LIBRARY_PARTS
@@ -99,7 +99,7 @@ ON_TOP: dict[str, set[str]] = {
     "templates": set(),
     "testing": set(),
 }
-"""What may import everything below, which may not import it; and what each may import of these."""
+"""Parts that may import all parts below, and not be imported there; and these that each may."""
 
 MAY_IMPORT |= {part: BELOW | beside for part, beside in ON_TOP.items()}
 
@@ -108,7 +108,7 @@ KNOWN = {
     "ray": {"client_app", "links"},
     "grpc": {"links"},
 }
-"""Who may know Flower, Ray and gRPC."""
+"""The parts that may import Flower, Ray and gRPC."""
 
 UNSTABLE = (
     "flwr.server", "flwr.supernode", "flwr.common", "flwr.supercore", "flwr.simulation",
@@ -132,7 +132,7 @@ class Import(NamedTuple):
 
     @property
     def part(self) -> str:
-        """What of the library is imported: a package or a module of it."""
+        """The imported part of the library: a package or a module of it."""
         return self.name.removeprefix("flwr_splitmix").lstrip(".").split(".")[0]
 
 
@@ -204,7 +204,7 @@ def test_of_a_server_a_third_partys_mixer_knows_only_how_uploads_are_taken() -> 
 
 
 def test_nothing_of_a_run_knows_a_third_partys_mixer() -> None:
-    """Only who starts the process does: a server reaches it over the network."""
+    """Only the command that starts the process does: a server reaches it over the network."""
     knows = {part for part, each in in_the_library() if each.part == "mixer_process"}
     assert knows == {"mixer_process", "cli"}
 

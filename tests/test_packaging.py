@@ -1,4 +1,4 @@
-"""What a release holds: metadata, the README as an index shows it, the sdist, citation, image."""
+"""Contents of a release: metadata, the README as an index shows it, the sdist, citation, image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done once."""
+"""Keys by which something is done once."""
 
 from __future__ import annotations
 

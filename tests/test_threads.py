@@ -71,7 +71,7 @@ def test_what_the_user_has_set_stays(name: str) -> None:
 
 
 def test_too_late_changes_nothing() -> None:
-    """A variable that this process does not follow would mislead whoever looks at it."""
+    """A variable that this process does not follow would mislead a reader."""
     assert policy_after("import torch, flwr_splitmix") == NOTHING
 
 

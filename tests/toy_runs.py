@@ -19,7 +19,7 @@ ROUNDS = 3
 CLIENTS = 3
 FAILING = 2
 SECRET = "<b>a reason & more</b>"
-"""What the failing client says: a page must show it, and not as markup."""
+"""The failing client's message: a page must show it, and not as markup."""
 
 TOY = Toy(clients=CLIENTS, tests=6)
 

@@ -27,7 +27,7 @@ class _Answer:
     ended: bool = False
 
     @property
-    def said(self) -> list[int]:
+    def predicted(self) -> list[int]:
         return self.ids[self.prompt :]
 
 
@@ -77,7 +77,7 @@ class GenerationScores(TextScores):
         self.max_new_tokens = max_new_tokens
         self.max_length = max_length
         self.pad_to = pad_to
-        self.said: list[str] = []
+        self.predicted: list[str] = []
         self.right: list[str] = []
         self._answers: list[_Answer] = []
 
@@ -103,7 +103,7 @@ class GenerationScores(TextScores):
         if all(answer.ended for answer in self._answers):
             for answer in self._answers:
                 if answer.right is not None:
-                    self.said.append(self.decode(answer.said).strip())
+                    self.predicted.append(self.decode(answer.predicted).strip())
                     self.right.append(self.decode(answer.right).strip())
             self._answers = []
             return None
@@ -121,7 +121,7 @@ class GenerationScores(TextScores):
     def _write(self, answer: _Answer, token: int) -> None:
         if token != self.end:
             answer.ids.append(token)
-        full = len(answer.said) >= self.max_new_tokens or len(answer.ids) >= self.max_length
+        full = len(answer.predicted) >= self.max_new_tokens or len(answer.ids) >= self.max_length
         answer.ended = token == self.end or full
 
     def _batch(self, device: torch.device) -> MaskedBatch:
@@ -139,11 +139,11 @@ class GenerationScores(TextScores):
 
         These scores are "exact_match", "rouge_l" and "meteor", 0 to 1, and "bleu", 0 to 100.
         """
-        pairs = list(zip(self.said, self.right, strict=True))
+        pairs = list(zip(self.predicted, self.right, strict=True))
         return {
             **super().result(),
             "exact_match": sum(exact_match(s, r) for s, r in pairs) / max(len(pairs), 1),
-            "rouge_l": rouge_l(self.said, self.right),
-            "bleu": bleu(self.said, self.right),
-            "meteor": meteor(self.said, self.right),
+            "rouge_l": rouge_l(self.predicted, self.right),
+            "bleu": bleu(self.predicted, self.right),
+            "meteor": meteor(self.predicted, self.right),
         }

@@ -60,7 +60,7 @@ def client(index: int, n: int, **values: Any) -> UShapeClient:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a run left behind."""
+    """The results of a run."""
 
     strategy: UShapeStrategy
     clients: list[UShapeClient]

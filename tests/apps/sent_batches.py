@@ -1,4 +1,4 @@
-"""What clients of the U shape really sent, and how a checkpoint says their data were divided."""
+"""Batches that clients of the U shape really sent, and the division of data in a checkpoint."""
 
 from __future__ import annotations
 

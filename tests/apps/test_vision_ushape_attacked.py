@@ -103,7 +103,7 @@ def test_where_tails_alone_learn_the_head_is_known_and_no_gradient_leaves(
 
 
 def test_a_frozen_heads_own_statistics_are_not_known(tmp_path: Path) -> None:
-    """BatchNorm goes on measuring in it, at the client alone."""
+    """BatchNorm continues to measure in it, at the client alone."""
     sizes: dict[str, Any] = {"model": "xcit_nano_12_p8_224", "patch_size": 8, "depth": 3}
     fitted = fit(tmp_path, **sizes, strategy="USplitSL", learns="tail")
     attacked, _ = case_of(fitted.run)

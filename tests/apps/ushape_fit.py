@@ -35,7 +35,7 @@ ONE_STEP: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a run left behind."""
+    """The results of a run."""
 
     config: VisionConfig
     strategy: UShapeStrategy

@@ -39,7 +39,7 @@ ONE_STEP: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a run left behind; `lower` is what the server has in the end."""
+    """The results of a run; `lower` is the server's segment in the end."""
 
     strategy: SplitStrategy
     clients: list[SplitClient]

@@ -1,4 +1,4 @@
-"""What the program says of mistakes: the table of docs/messages.md, made from the real program.
+"""The program's messages about mistakes: the table of docs/messages.md, made from the real program.
 
 python -m tests.cli.messages docs/messages.md    # renews it there
 """

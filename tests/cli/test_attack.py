@@ -270,7 +270,7 @@ def test_a_recording_that_was_cut_off_is_attacked_as_far_as_it_goes(
 
 
 def test_the_vault_follows_a_resumed_run(tmp_path: Path) -> None:
-    """What is recorded behind a pause is known as what came before it."""
+    """A recording after a pause is known as the one before it."""
     values = run_config(
         **vision_fit.ONE_STEP | {"strategy": "CutMixSL", "record_attacks": True, "seed": 3}
     )

@@ -1,4 +1,4 @@
-"""What `splitmix attack run` says and keeps of an attack whose end is not the usual one."""
+"""Messages and results of `splitmix attack run` where an attack does not end as usual."""
 
 from __future__ import annotations
 

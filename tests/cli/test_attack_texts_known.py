@@ -1,4 +1,4 @@
-"""What `splitmix attack run` gives a server of its clients' texts besides their messages."""
+"""The knowledge of a server besides its clients' messages, in `splitmix attack run` on texts."""
 
 from __future__ import annotations
 

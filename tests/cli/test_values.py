@@ -1,4 +1,4 @@
-"""Values of options that would fill the memory, or mean something that nobody has meant."""
+"""Values of options that would fill the memory, or mean something unintended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the data package share: the original files, and small sets written to disk."""
+"""Fixtures for tests of the data package: the original files, and small sets on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which examples a client draws, and that the number of draws is all there is to remember."""
+"""The examples that a client draws; the number of draws is all there is to remember."""
 
 from __future__ import annotations
 

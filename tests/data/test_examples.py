@@ -1,4 +1,4 @@
-"""Which data sets give examples, one at a time or in batches, and what is said of others."""
+"""Data sets that give examples, one at a time or in batches, and errors about others."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ TINY: dict[str, Any] = {
 }
 """Two steps a round of a model with one block: what a run costs is its processes' start."""
 
-MINUTES = 60.0
+MINUTE = 60.0
 SIMULATION = "flwr-simulation"
 SERVER_APP = "flwr-serverapp"
 RAY_FAILED = (
@@ -103,7 +103,7 @@ class Runs(ABC):
 
         wait_for(event, is_reached, timeout)
 
-    def finish(self, run_id: int, run_dir: Path, timeout: float = 15 * MINUTES) -> Ended:
+    def finish(self, run_id: int, run_dir: Path, timeout: float = 15 * MINUTE) -> Ended:
         """Wait for a run's end, and until all its processes are gone."""
         deadline = time.monotonic() + timeout
         while True:
@@ -181,7 +181,7 @@ class Deployed(Runs):
         """Do a whole run with its directory in `run_dir`."""
         return self.finish(self.start({**values, "run-dir": str(run_dir)}, **options), run_dir)
 
-    def finish(self, run_id: int, run_dir: Path, timeout: float = 15 * MINUTES) -> Ended:
+    def finish(self, run_id: int, run_dir: Path, timeout: float = 15 * MINUTE) -> Ended:
         """Wait for a run's end; every round starts a process on each node, which may take long."""
         return super().finish(run_id, run_dir, timeout)
 

@@ -52,7 +52,7 @@ def test_a_run_leaves_config_metrics_and_summary(cutmix: Ended) -> None:
     run = completed(cutmix)
     assert {f.name for f in run.path.iterdir()} == {
         "config.json",
-        "begun.jsonl",  # who was asked for something, and when
+        "begun.jsonl",  # clients that were asked for something, and when
         "metrics.parquet",
         "summary.json",
         "checkpoints",

@@ -130,7 +130,7 @@ def test_too_few_nodes_end_the_wait_for_them(broken: Ended) -> None:
 
 
 def test_a_client_fn_that_raises_is_named_and_the_log_quotes_it(broken: Ended) -> None:
-    """What the run's status says is on the SuperLink, and goes to trackers."""
+    """A run's status is on the SuperLink, and goes to trackers."""
     check_failed(broken, "client_fn raised FileNotFoundError; the log says more")
     assert "FileNotFoundError: this device has no camera" in broken.log
     assert "no camera" not in broken.details

@@ -53,7 +53,7 @@ def test_keys_and_defaults_are_those_of_the_app(app: str) -> None:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_own_options_are_keys_that_the_app_hands_on(name: str) -> None:
-    """What the page's table lists, which is made from the catalogue."""
+    """The methods in the page's table, which is made from the catalogue."""
     noise = {"sigma-s": 1.0, "sigma-y": 1.0} if "noise" in BY_NAME[name].needs else {}
     handed_on = VisionConfig.read({**in_app("vision"), "strategy": name, **noise}).own_options()
     assert set(plain_options(STRATEGIES[name])) == handed_on.keys()

@@ -88,7 +88,7 @@ def test_answers_are_those_of_transformers(tmp_path: Path) -> None:
             losses += [model(input_ids=ids[None], labels=labels[None]).loss * (labels >= 0).sum()]
         answer = written[0, prompt.shape[1] :]
         expected.append(tokenizer.decode(answer, skip_special_tokens=True).strip())
-    assert scorers[0].said == expected
+    assert scorers[0].predicted == expected
     assert scorers[0].right == [answer.strip() for answer in rows.answers]
     tokens = sum(int((labels >= 0).sum()) for _, labels in (data[r] for r in range(len(data))))
     assert scored["loss"] / scored["examples"] == pytest.approx(

@@ -58,7 +58,7 @@ def ended(group: int) -> bool:
 def test_an_interruption_during_the_first_start_is_silent_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:
-    """What processes are forked from is interrupted too, amid its imports."""
+    """The server that processes are forked from is interrupted too, amid its imports."""
     for name, source in (("program", PROGRAM), ("slow", SLOW), ("slow_import", SLOW_IMPORT)):
         (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
     paths = os.pathsep.join((str(tmp_path), *filter(None, sys.path)))

@@ -1,9 +1,9 @@
-"""What a run must survive; `make test-faults` runs it all, after `make test`.
+"""Faults that a run must survive; `make test-faults` runs it all, after `make test`.
 
 | fault | where |
 | --- | --- |
 | a ClientApp is killed in the midst of a step; a SuperNode is killed between rounds | test_killed |
-| a ClientApp is frozen for longer than the deadline, and goes on | test_killed |
+| a ClientApp is frozen for longer than the deadline, and resumes | test_killed |
 | the ServerApp is killed, and its run resumed | test_killed |
 | a process is stopped or killed between checkpoints | test_stopped |
 | a simulation's host or machine dies; `flwr stop`; the run is resumed | test_interruptions |

@@ -17,7 +17,7 @@ from tests.e2e.flower_run import SERVER_APP, one_thread
 from tests.e2e.processes import command
 
 APP = Path(__file__).parent / "fault_app"
-START = 300.0
+START_SECONDS = 300.0
 """Seconds in which a run has begun its steps, on a machine that does much else."""
 
 
@@ -44,7 +44,7 @@ def steps_in(home: Path, client: int, server_round: int) -> list[int]:
 
 
 def go_on(home: Path, server_round: int) -> None:
-    """Let the clients of a round that is held go on."""
+    """Let the clients of a round that is held proceed."""
     (home / f"go-on-{server_round}").touch()
 
 

@@ -123,7 +123,7 @@ def test_nodes_that_send_damaged_frames_disturb_no_other() -> None:
             assert len(clients.alive) == AT_ONCE + 2
             replies = clients.call("echo", {client: {"value": 1} for client in clients.alive})
             assert [replies[client] for client in honest] == [{"echo": 1}] * 2
-            # Who is left out is told why.
+            # A client that is left out learns why.
             assert clients.failures
             assert all(is_sentence(reason) for reason in clients.failures.values())
             assert call(clients, 2, honest) == dict.fromkeys(honest, 2)

@@ -1,4 +1,4 @@
-"""What a run survives: the death of a host, of the whole machine, and `flwr stop`."""
+"""A run survives the death of a host, of the whole machine, and `flwr stop`."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-START = 240.0
+START_SECONDS = 240.0
 """Seconds in which a run has finished its first rounds, on a machine that does much else."""
 
-ROUNDS = 12
+NUM_ROUNDS = 12
 """Of a run that is killed after two: enough that it does not end before."""
 
-STEPS = 240
+STEPS_PER_ROUND = 240
 """Of a round: enough that a host that dies at any time mostly dies in one."""
 
-KILLS = 5
+MAX_KILLS = 5
 """Hosts to kill at most, until one has died in a round: between two rounds it costs nothing."""
 
 
 @dataclass(frozen=True)
 class Endless:
-    """A run that would go on for days, one of whose hosts has died in the midst of a round.
+    """A run that would take days, one of whose hosts has died in the midst of a round.
 
     Attributes
     ----------
@@ -64,18 +64,18 @@ def endless(superlink: Runner, tmp_path_factory: pytest.TempPathFactory) -> Iter
         **TINY,
         "strategy": "CutMixSL",
         "num-server-rounds": 100_000,
-        "steps-per-round": STEPS,
+        "steps-per-round": STEPS_PER_ROUND,
         "num-hosts": 2,
         "run-dir": str(home),
     }
     run_id = superlink.start(values, nodes=4)
-    superlink.reach(run_id, "the first round's end", lambda: len(rows(home)) >= 1, START)
-    for _ in range(KILLS):
+    superlink.reach(run_id, "the first round's end", lambda: len(rows(home)) >= 1, START_SECONDS)
+    for _ in range(MAX_KILLS):
         before = rows(home)
         killed = kill_a_host(superlink, run_id, home)
         if killed is not None:
             break
-    assert killed is not None, f"{KILLS} hosts were killed, and no round lost a client"
+    assert killed is not None, f"{MAX_KILLS} hosts were killed, and no round lost a client"
     yield Endless(superlink, run_id, home, before, killed)
     superlink.end_runs()
 
@@ -87,15 +87,17 @@ def kill_a_host(runner: Runner, run_id: int, home: Path) -> int | None:
     begun, seconds = len(rows(home)), seconds_of(hosts[0])
     # Once it computes, and does more than to take its clients' states from the disk, they have
     # attached.
-    wait_for("a round's steps", lambda: seconds_of(hosts[0]) > seconds + 0.12, START)
+    wait_for("a round's steps", lambda: seconds_of(hosts[0]) > seconds + 0.12, START_SECONDS)
     end_processes(hosts[:1])
     last = len(rows(home)) + 2  # the round in progress, and one more
-    runner.reach(run_id, f"the end of round {last}", lambda: len(rows(home)) >= last, START)
+    runner.reach(run_id, f"the end of round {last}", lambda: len(rows(home)) >= last, START_SECONDS)
     lost = [int(row["round"]) for row in rows(home)[begun:last] if row["clients_failed"]]
     if not lost:
         return None
     after = lost[0] + 1
-    runner.reach(run_id, f"the end of round {after}", lambda: len(rows(home)) >= after, START)
+    runner.reach(
+        run_id, f"the end of round {after}", lambda: len(rows(home)) >= after, START_SECONDS
+    )
     return lost[0]
 
 
@@ -110,13 +112,13 @@ def test_a_host_that_is_killed_costs_its_clients_one_round(endless: Endless) -> 
     assert endless.run.rows[: len(before)] == before
     measured_rows = endless.run.rows[killed - 2 : killed + 1]
     assert [row["round"] for row in measured_rows] == [killed - 1, killed, killed + 1]
-    assert [row["steps"] for row in measured_rows] == [STEPS] * 3
+    assert [row["steps"] for row in measured_rows] == [STEPS_PER_ROUND] * 3
     assert [row["clients_failed"] for row in measured_rows] == [0, 2, 0]
     assert [row["clients_alive"] for row in measured_rows] == [4, 2, 4]
     log = endless.runner.flower.log(endless.run_id)
     assert f"round {killed} continued without client" in log
     assert "its host died" in log
-    # The dead host's clients go on from where their last round left them, optimizer and data
+    # The dead host's clients continue from where their last round left them, optimizer and data
     # included.
     assert "has lost all saved state" not in log
     drawn = []
@@ -125,10 +127,10 @@ def test_a_host_that_is_killed_costs_its_clients_one_round(endless: Endless) -> 
         assert state is not None
         state_round, tensors, meta = state
         assert state_round > killed
-        drawn.append(meta["drawn"] - STEPS * state_round)
+        drawn.append(meta["drawn"] - STEPS_PER_ROUND * state_round)
         steps = max(float(t) for name, t in tensors.items() if name.endswith("step"))
-        assert steps > STEPS
-    assert sorted(drawn) == [-STEPS, -STEPS, 0, 0]
+        assert steps > STEPS_PER_ROUND
+    assert sorted(drawn) == [-STEPS_PER_ROUND, -STEPS_PER_ROUND, 0, 0]
 
 
 def test_flwr_stop_loses_no_finished_round_and_leaves_no_process(
@@ -157,7 +159,7 @@ def test_a_run_whose_machine_died_is_resumed_as_if_it_had_not(
     values = {
         **TINY,
         "strategy": "CutMixSL",
-        "num-server-rounds": ROUNDS,
+        "num-server-rounds": NUM_ROUNDS,
         "steps-per-round": 20,
     }
     flower_home, local_home = tmp_path / "there", tmp_path / "here"
@@ -169,7 +171,7 @@ def test_a_resumed_run_of_texts_is_too(runner: Runner, tmp_path: Path) -> None:
     values: dict[str, Any] = {
         **language_app.TINY,
         "strategy": "USplitFL",
-        "num_server_rounds": ROUNDS,
+        "num_server_rounds": NUM_ROUNDS,
         "steps_per_round": 20,
         "server_threads": 1,
     }
@@ -184,13 +186,13 @@ def test_a_resumed_run_of_texts_is_too(runner: Runner, tmp_path: Path) -> None:
 def killed_and_resumed(
     runner: Runner, values: Mapping[str, Any], run_dir: Path, **options: Any
 ) -> Run:
-    """Start a run of `ROUNDS` rounds, kill it after two, continue it to its end."""
+    """Start a run of `NUM_ROUNDS` rounds, kill it after two, continue it to its end."""
     run_id = runner.start({**values, "run-dir": str(run_dir)}, **options)
-    runner.reach(run_id, "the second round's end", lambda: len(rows(run_dir)) >= 2, START)
+    runner.reach(run_id, "the second round's end", lambda: len(rows(run_dir)) >= 2, START_SECONDS)
     runner.end_runs()
     broken = Run.open("latest", home=run_dir)
     assert broken.status == "stopped"
-    assert 2 <= len(broken.rows) < ROUNDS
+    assert 2 <= len(broken.rows) < NUM_ROUNDS
 
     resumed = runner.run({"resume": broken.id, "batch-size": 7}, run_dir, **options)
     assert resumed.status == "finished:completed", resumed.details
@@ -204,11 +206,11 @@ def killed_and_resumed(
 
 def check_same_run(run: Run, whole: Run) -> None:
     """Compare a resumed run with one that nothing happened to: it must be that, bit for bit."""
-    assert [row["round"] for row in run.rows] == list(range(1, ROUNDS + 1))
+    assert [row["round"] for row in run.rows] == list(range(1, NUM_ROUNDS + 1))
     assert run.status == "finished"
     assert measured(run) == measured(whole)
     end, expected = run.checkpoints.load(), whole.checkpoints.load()
-    assert end.round == expected.round == ROUNDS
+    assert end.round == expected.round == NUM_ROUNDS
     assert end.tensors.keys() == expected.tensors.keys()
     for name, tensor in expected.tensors.items():
         assert torch.equal(end.tensors[name], tensor), name

@@ -14,7 +14,7 @@ from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.e2e.flower_run import Deployed, measured, rows
 from tests.faults.faulty_run import (
     APP,
-    START,
+    START_SECONDS,
     go_on,
     run_here,
     server_process,
@@ -43,7 +43,9 @@ def test_a_clientapp_that_is_killed_in_a_step_costs_its_node_one_round(
     """Flower hands its SuperNode no message for a minute; the next round waits for it."""
     values = {"steps": 30, "pause": 0.3, "reattach-timeout": 4.0, "run-dir": str(home)}
     run_id = deployed.start(values, APP)
-    deployed.reach(run_id, "client 1's fifth step", lambda: len(steps_in(home, 1, 1)) >= 5, START)
+    deployed.reach(
+        run_id, "client 1's fifth step", lambda: len(steps_in(home, 1, 1)) >= 5, START_SECONDS
+    )
     os.kill(steps_of(home, 1)[-1].process, signal.SIGKILL)
     ended = deployed.finish(run_id, home)
     assert ended.status == "finished:completed", ended.log
@@ -65,10 +67,10 @@ def test_a_supernode_that_is_killed_comes_back_with_its_state(
     """A round is held until it is back, as a busy machine may take long to start it."""
     values = {"rounds": 4, "steps": 20, "held": "2 3", "step-timeout": 600.0}
     run_id = deployed.start({**values, "run-dir": str(home)}, APP)
-    deployed.reach(run_id, "the first round's end", lambda: len(rows(home)) >= 1, START)
+    deployed.reach(run_id, "the first round's end", lambda: len(rows(home)) >= 1, START_SECONDS)
     deployed.flower.node(2).kill()
     go_on(home, 2)
-    deployed.reach(run_id, "the second round's end", lambda: len(rows(home)) >= 2, START)
+    deployed.reach(run_id, "the second round's end", lambda: len(rows(home)) >= 2, START_SECONDS)
     deployed.flower.node(2).start()
     deployed.flower.wait_until_online(3)
     go_on(home, 3)
@@ -90,10 +92,12 @@ def test_a_clientapp_that_is_frozen_for_longer_than_the_deadline(
 ) -> None:
     values = {"steps": 30, "pause": 0.3, "step-timeout": 8.0, "run-dir": str(home)}
     run_id = deployed.start(values, APP)
-    deployed.reach(run_id, "client 1's fifth step", lambda: len(steps_in(home, 1, 1)) >= 5, START)
+    deployed.reach(
+        run_id, "client 1's fifth step", lambda: len(steps_in(home, 1, 1)) >= 5, START_SECONDS
+    )
     frozen = steps_of(home, 1)[-1].process
     os.kill(frozen, signal.SIGSTOP)
-    deployed.reach(run_id, "the first round's end", lambda: len(rows(home)) >= 1, START)
+    deployed.reach(run_id, "the first round's end", lambda: len(rows(home)) >= 1, START_SECONDS)
     os.kill(frozen, signal.SIGCONT)
     ended = deployed.finish(run_id, home)
     assert ended.status == "finished:completed", ended.log
@@ -110,7 +114,9 @@ def test_a_run_whose_serverapp_was_killed_is_resumed_as_if_it_had_not(
 ) -> None:
     values = {"rounds": 4, "steps": 20, "pause": 0.3, "min-nodes": 3}
     run_id = deployed.start({**values, "reattach-timeout": 4.0, "run-dir": str(home)}, APP)
-    deployed.reach(run_id, "step 5 of round 3", lambda: len(steps_in(home, 0, 3)) >= 5, START)
+    deployed.reach(
+        run_id, "step 5 of round 3", lambda: len(steps_in(home, 0, 3)) >= 5, START_SECONDS
+    )
     server_process(deployed.flower).kill()
     broken = Run.open("latest", home=home)
     wait_for("the end of what held the run", lambda: broken.status == "stopped", 60)

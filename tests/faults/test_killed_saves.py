@@ -1,4 +1,4 @@
-"""What a process that is killed in a save leaves half done does not stay."""
+"""A save that is left half done by a killed process does not stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is stopped, however, goes on behind its last finished round.
+"""A run that is stopped, however, resumes after its last finished round.
 
 SIGTERM, a kill and `flwr stop` in a simulation (where the ServerApp is a thread of a process that
 ends without it) leave no time to save what is in memory. So rounds between the checkpoints that

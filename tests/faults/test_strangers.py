@@ -1,4 +1,4 @@
-"""Strangers at the port of a real run: whoever has no token gets nothing and costs nothing."""
+"""Strangers at the port of a real run: a peer without a token gets nothing, costs nothing."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from flwr_splitmix.links.stream.token import FOREIGN, TokenMint
 from flwr_splitmix.sandbox.superlink import free_port
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.e2e.flower_run import Deployed, measured
-from tests.faults.faulty_run import APP, START, run_here, server_process, steps_in
+from tests.faults.faulty_run import APP, START_SECONDS, run_here, server_process, steps_in
 from tests.links.stream.http2 import http2_request, message_head
 
-GARBAGE = 200
-SILENT = 100
-STEPS = 80
+GARBAGE_CONNECTIONS = 200
+SILENT_CONNECTIONS = 100
+STEPS_PER_ROUND = 80
 
 
 def forged() -> str:
@@ -82,23 +82,23 @@ def test_strangers_at_the_port_of_a_run_change_nothing(
     deployed: Deployed, home: Path, tmp_path: Path, app: ModuleType
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
-    values = {"rounds": 1, "steps": STEPS, "pause": 0.5, "min-nodes": 3}
+    values = {"rounds": 1, "steps": STEPS_PER_ROUND, "pause": 0.5, "min-nodes": 3}
     run_id = deployed.start({**values, "link-address": address, "run-dir": str(home)}, APP)
-    deployed.reach(run_id, "step 3", lambda: len(steps_in(home, 0, 1)) >= 3, START)
+    deployed.reach(run_id, "step 3", lambda: len(steps_in(home, 0, 1)) >= 3, START_SECONDS)
     server = server_process(deployed.flower)
     before = server.memory_info().rss
     files = deployed.flower.certificates
     host, port = address.split(":")
 
     with contextlib.ExitStack() as open_ones:
-        for _ in range(SILENT):
+        for _ in range(SILENT_CONNECTIONS):
             open_ones.enter_context(socket.create_connection((host, int(port)), 60))
         for token in ("", "nonsense", forged(), unsigned()):
             refused = attach(address, files.ca.read_bytes(), token)
             assert refused.code() == grpc.StatusCode.UNAUTHENTICATED
             assert refused.details() == FOREIGN
         rng = random.Random(1)
-        for _ in range(GARBAGE):
+        for _ in range(GARBAGE_CONNECTIONS):
             rude = open_ones.enter_context(socket.create_connection((host, int(port)), 60))
             with contextlib.suppress(ConnectionError):
                 rude.sendall(rng.randbytes(rng.randint(1, 5000)))
@@ -109,7 +109,9 @@ def test_strangers_at_the_port_of_a_run_change_nothing(
                 peer.sendall(message_head((2 << 30) - 1, b"x" * 1000))
                 assert 0 < said_to(peer) < 10_000
         assert server.memory_info().rss - before < 150e6
-        assert len(steps_in(home, 0, 1)) <= STEPS, "the round was over too early to be disturbed"
+        assert len(steps_in(home, 0, 1)) <= STEPS_PER_ROUND, (
+            "the round was over too early to be disturbed"
+        )
         ended = deployed.finish(run_id, home)
 
     assert ended.status == "finished:completed", ended.log

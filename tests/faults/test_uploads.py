@@ -63,7 +63,7 @@ class Foreign(Observer):
         batch = event.plan.shape.batch
         for row, source in enumerate(event.mixed.sources):
             mixture = event.mixed.smashed[row * batch : (row + 1) * batch]
-            foreign = (mixture == FOREIGN).all(2).all(0)
+            foreign = (mixture == FOREIGN_VALUE).all(2).all(0)
             for member in source.members:
                 picked = member.share.pick(mixture)
                 upload = event.uploads[member.client]
@@ -78,7 +78,7 @@ class Foreign(Observer):
                 assert not foreign.any()
 
 
-FOREIGN = 101.0
+FOREIGN_VALUE = 101.0
 
 
 def test_patches_that_are_not_its_own_can_only_stand_in_its_own_places(

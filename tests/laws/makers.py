@@ -44,7 +44,7 @@ NOISE = GaussianNoise(sigma_s=0.1, sigma_y=0.05, clip_norm=1.5)
 
 # More clients than any toy here has; the labels of a client depend on its index alone.
 NEEDED: dict[str, Any] = {"noise": NOISE, "labels": Toy(clients=12).labels()}
-"""What some strategies cannot be made without."""
+"""Options without which some strategies cannot be made."""
 
 
 def _with_what_it_needs(name: str) -> MakeStrategy:
@@ -56,7 +56,7 @@ EDGES: dict[str, dict[str, Any]] = {
     for name in STRATEGIES
     if hasattr(strategy := _with_what_it_needs(name)(Toy().upper()), "edge")
 }
-"""What the strategies with frozen edges ask of them."""
+"""Options of the edges that the strategies with frozen edges need."""
 
 
 def toy_for(name: str, **fields: Any) -> Toy:

@@ -104,7 +104,7 @@ def test_a_client_alone_owns_every_patch() -> None:
 
 
 class Broken(PatchCutMix):
-    """Takes one patch from the first member of every group and tells nobody."""
+    """Silently takes one patch from the first member of every group."""
 
     def mix(self, *arguments: Any) -> Sequence[Member]:
         first, *others = super().mix(*arguments)

@@ -24,7 +24,7 @@ OF_THE_LOOP: dict[str, dict[str, Any]] = {
     "half of the clients": {**HALF, "toy": {"clients": 6}},
     "killed": KILLED,
 }
-"""What the loop of rounds answers for, whatever is mixed."""
+"""Properties of the loop of rounds, whatever is mixed."""
 
 CASES = [(name, how) for name in NAMES for how in OPTIONS] + [
     (name, how) for name in ("PSL", "CutMixSL", "CutMixSFL") for how in OF_THE_LOOP

@@ -198,7 +198,7 @@ class Generous(PatchCutMix):
 
 
 class Sparing(PatchCutMix):
-    """Leaves the last patch of every group to nobody, but in the step that a run looks at."""
+    """Gives no client the last patch of a group, but in the step that a run examines."""
 
     drawn = 0
 

@@ -61,7 +61,7 @@ def new_scores(**options: Any) -> GenerationScores:
 def test_each_answer_goes_on_to_its_own_end() -> None:
     scores = new_scores()
     batches = generate(scores, batch(([3, 8], [9]), ([5, 2, 6], [9, 9])))
-    assert scores.said == ["w9", "w7 w8 w9"]
+    assert scores.predicted == ["w9", "w7 w8 w9"]
     assert scores.right == ["w9", "w9 w9"]
     assert scores.examples == 2
     # The right answers and the first words in one exchange, then a word in each; no row is left
@@ -81,13 +81,13 @@ def test_the_right_answer_is_in_nothing_that_is_sent_later() -> None:
 def test_an_answer_has_at_most_so_many_tokens() -> None:
     scores = new_scores(max_new_tokens=2)
     assert len(generate(scores, batch(([2], [3])))) == 2
-    assert scores.said == ["w3 w4"]
+    assert scores.predicted == ["w3 w4"]
 
 
 def test_a_text_has_at_most_so_many_tokens() -> None:
     scores = new_scores(max_length=4)
     batches = generate(scores, batch(([2, 2], [3])))
-    assert scores.said == ["w3 w4"]
+    assert scores.predicted == ["w3 w4"]
     assert max(b.inputs.shape[1] for b in batches) == 4
 
 
@@ -116,7 +116,7 @@ def test_a_text_without_an_answer_is_not_scored() -> None:
     ids, mask = (torch.cat([tensor, tensor[:1]]) for tensor in (prompts.inputs, prompts.mask))
     scores = new_scores()
     generate(scores, MaskedBatch(ids, mask, labels))
-    assert (len(scores.said), scores.right) == (2, ["w3", ""])  # the second asks for the end
+    assert (len(scores.predicted), scores.right) == (2, ["w3", ""])  # the second asks for the end
     assert scores.result()["exact_match"] == 0.0
 
 
@@ -125,7 +125,7 @@ def test_a_text_that_is_all_answer_goes_on_from_its_first_token() -> None:
     texts_and_labels = TextSet(texts, texts).batch(torch.arange(3).numpy())
     scores = new_scores()
     batches = generate(scores, MaskedBatch.of(texts_and_labels, torch.device("cpu")))
-    assert scores.said == ["w6 w7 w8 w9", "w4 w5 w6 w7 w8 w9"]
+    assert scores.predicted == ["w6 w7 w8 w9", "w4 w5 w6 w7 w8 w9"]
     assert scores.right == ["w6 w7", "w8 w9"]
     assert batches[1].inputs[:, :2].tolist() == [[5, 6], [3, 4], [4, 0]]
 

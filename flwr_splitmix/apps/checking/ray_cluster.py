@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flwr_splitmix.words import one_line
 
-_SECONDS = 2.0  # for an answer
+_TIMEOUT_SECONDS = 2.0  # for an answer
 
 
 def lost_cluster() -> str:
@@ -47,7 +47,7 @@ def _answers(address: str) -> bool:
     if not port.isdecimal():
         return True
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_TIMEOUT_SECONDS).close()
     except (OSError, OverflowError, ValueError):
         return False
     return True

@@ -11,7 +11,7 @@ from flwr_splitmix.runs import Run, RunError
 INPUTS = "inputs.json"
 """The file's name in a run's directory."""
 
-_NAMED = 5
+_MAX_NAMED = 5
 
 
 def check_unchanged(
@@ -53,7 +53,7 @@ def _difference(recorded: Sequence[str], present: Sequence[str]) -> tuple[int, s
     place = next(place for place, (old, new) in pairs if old != new)
 
     def listed(names: Sequence[str]) -> str:
-        more = ", ..." if len(names) > place + _NAMED else ""
-        return ", ".join(map(repr, names[place : place + _NAMED])) + more or "none"
+        more = ", ..." if len(names) > place + _MAX_NAMED else ""
+        return ", ".join(map(repr, names[place : place + _MAX_NAMED])) + more or "none"
 
     return place, listed(present), listed(recorded)

@@ -20,10 +20,10 @@ log = logging.getLogger("flwr.splitmix")
 BALANCED = "balanced"
 """Value of `device` for all accelerators together."""
 
-TRAINED = 4
+MEMORY_FACTOR = 4
 """Memory of a trained trunk, as a multiple of its weights': with gradients and AdamW's moments."""
 
-SHARE = 0.8
+USABLE_SHARE = 0.8
 """Share of a GPU's free memory for these; the rest is for hidden states and activations."""
 
 
@@ -60,19 +60,19 @@ def trunk_devices(
     assert trunk is not None
     weights = sum(weight.nbytes for weight in trunk.parameters())
     # With adapters, which are small, all weights are frozen.
-    times = 1 if "trunk" in config.adapted else TRAINED
-    if times * weights <= SHARE * free[0]:
+    times = 1 if "trunk" in config.adapted else MEMORY_FACTOR
+    if times * weights <= USABLE_SHARE * free[0]:
         return None
     limits: dict[int | str, int | str] = {
-        index: int(SHARE * nbytes / times) for index, nbytes in enumerate(free)
+        index: int(USABLE_SHARE * nbytes / times) for index, nbytes in enumerate(free)
     }
     devices = devices_of(trunk, BALANCED, limits)
     if {"cpu", "disk"} & set(devices.values()):
         raise ConfigError(
             f"run-config: the trunk needs {gib(times * weights)} to be trained, and the "
-            f"{len(free)} GPUs have {', '.join(map(gib, free))} free, of which {SHARE:.0%} can be "
-            "used; use more or larger GPUs, adapters (lora-rank, lora-parts), a smaller dtype, or "
-            "give clients more layers (head-layers, tail-layers)"
+            f"{len(free)} GPUs have {', '.join(map(gib, free))} free, of which "
+            f"{USABLE_SHARE:.0%} can be used; use more or larger GPUs, adapters (lora-rank, "
+            "lora-parts), a smaller dtype, or give clients more layers (head-layers, tail-layers)"
         )
     log.info("the trunk's layers are spread over %d GPUs", len(set(devices.values())))
     return devices

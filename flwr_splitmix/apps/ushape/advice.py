@@ -13,7 +13,7 @@ Part = Literal["head", "trunk", "tail"]
 
 PARTS: tuple[Part, ...] = get_args(Part)
 
-EXCHANGES = 2
+ROUND_TRIPS = 2
 """Round trips per step."""
 
 
@@ -83,7 +83,7 @@ def costs_of_pairs(
                         mixtures=mixtures,
                         uplink_bytes=uplink_bytes,
                         downlink_bytes=downlink_bytes,
-                        exchanges=EXCHANGES,
+                        exchanges=ROUND_TRIPS,
                     ),
                     default=(head_layers, tail_layers) == chosen,
                 )

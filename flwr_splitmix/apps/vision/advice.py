@@ -35,7 +35,7 @@ from flwr_splitmix.segments.vision.split_model import Request
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.strategies.vision_cut import edge_of
 
-DRAWS = 24
+AVERAGED_STEPS = 24
 """Number of steps over which the bytes of random masks are averaged."""
 
 _PROBE = 8  # samples per batch in measuring a device's speed
@@ -148,7 +148,7 @@ def _shape(config: VisionConfig, geometry: Geometry) -> SmashedShape:
 
 
 def traffic_of(mixer: Mixer, shape: SmashedShape, clients: int, config: VisionConfig) -> Traffic:
-    """Return a client's traffic per step, averaged over clients and `DRAWS` plans.
+    """Return a client's traffic per step, averaged over clients and `AVERAGED_STEPS` plans.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def traffic_of(mixer: Mixer, shape: SmashedShape, clients: int, config: VisionCo
     gradient = torch.zeros(shape.size)
     up = down = mixtures = 0.0
     hard = LABEL_BYTES * (shape.classes if images_of(config).multi_label else 1)
-    for _ in range(DRAWS):
+    for _ in range(AVERAGED_STEPS):
         plan = mixer.plan(range(clients), shape, rng)
         mixtures += len(plan.groups)
         for client in range(clients):
@@ -171,8 +171,8 @@ def traffic_of(mixer: Mixer, shape: SmashedShape, clients: int, config: VisionCo
             learning = [share for share in shares if share.learns]
             wire = config.wire_dtype_down or config.wire_dtype
             down += sum(_bytes(share.pick(gradient).shape, wire) for share in learning)
-    number = DRAWS * clients
-    return Traffic(up / number, down / number, mixtures / DRAWS)
+    number = AVERAGED_STEPS * clients
+    return Traffic(up / number, down / number, mixtures / AVERAGED_STEPS)
 
 
 def _bytes(shape: Sequence[int], wire: WireDtype) -> int:

@@ -22,7 +22,7 @@ from flwr_splitmix.words import counted
 SETTLED_SECONDS = 2.0
 """Time without new nodes after which their number is final: a simulation adds them at its start."""
 
-_MOST = 10_000  # SuperNodes
+_MAX_NODES = 10_000  # SuperNodes
 
 
 def check_first_round(
@@ -112,7 +112,7 @@ def check_number(strategy: SplitStrategy, nodes: int) -> None:
 
 def _enough(strategy: SplitStrategy, nodes: int) -> str:
     """Return the clause on how many SuperNodes are enough and how to start them, or ""."""
-    for needed in range(nodes + 1, _MOST):
+    for needed in range(nodes + 1, _MAX_NODES):
         try:
             strategy.check_clients(in_a_round(strategy, needed))
         except ValueError:

@@ -21,7 +21,7 @@ from flwr_splitmix.links.polling import Mail, error_sentence, warn_of_ray
 PARTITIONS = "partitions"
 """Action of the query, and name of the record in its reply."""
 
-PATIENCE = 120.0
+MIN_TIMEOUT = 120.0
 """Minimum timeout of the query in seconds: Flower starts a process to answer it."""
 
 MAX_ASKED = 3
@@ -109,5 +109,5 @@ def labels_of_clients(config: VisionConfig, grid: Grid) -> list[Tensor]:
     DataError
         Raised by `client_images`.
     """
-    clients = ask_partitions(grid, max(config.attach_timeout, PATIENCE))
+    clients = ask_partitions(grid, max(config.attach_timeout, MIN_TIMEOUT))
     return [torch.tensor(client_images(config, i, clients)[0].labels) for i in range(clients)]

@@ -19,7 +19,7 @@ from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.first_round import check_first_round
 from flwr_splitmix.apps.vision.inputs import check_inputs, record_inputs
 from flwr_splitmix.apps.vision.model import segments_of
-from flwr_splitmix.apps.vision.partitions import PATIENCE, ask_partitions, labels_of_clients
+from flwr_splitmix.apps.vision.partitions import MIN_TIMEOUT, ask_partitions, labels_of_clients
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.attack_recording import write_facts
 from flwr_splitmix.server.aggregation import make_aggregator
@@ -59,7 +59,7 @@ def _train_split(config: VisionConfig, resumed: Run | None, grid: Grid, context:
     labels = labels_of_clients(config, grid) if config.needs_labels else []
     run = _begun(config, resumed, context)
     if config.record_attacks and resumed is None:
-        clients = len(labels) or ask_partitions(grid, max(config.attach_timeout, PATIENCE))
+        clients = len(labels) or ask_partitions(grid, max(config.attach_timeout, MIN_TIMEOUT))
         write_facts(run, {"clients": clients})
     strategy = make(run, labels)
     evaluate_fn = None

@@ -42,7 +42,7 @@ _SHEETS = {
     "test": ("test_batch.png",),
 }
 _LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # the package's spelling
-_SIDE = 32
+_IMAGE_SIDE = 32
 _ROWS_AT_ONCE = 1000
 
 
@@ -216,12 +216,16 @@ def _read_sheet(package: tarfile.TarFile, name: str) -> np.ndarray:
     pil = import_extra("PIL.Image", "reading pictures")
     with pil.open(_member(package, name)) as sheet:
         pixels = np.asarray(sheet)
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[1:] != (_SIDE * _SIDE, 3):
+    if (
+        pixels.dtype != np.uint8
+        or pixels.ndim != 3
+        or pixels.shape[1:] != (_IMAGE_SIDE * _IMAGE_SIDE, 3)
+    ):
         raise DataError(
             f"{name} is {pixels.dtype} of shape {pixels.shape}; a sheet has rows of "
-            f"{_SIDE * _SIDE} RGB pixels"
+            f"{_IMAGE_SIDE * _IMAGE_SIDE} RGB pixels"
         )
-    return pixels.reshape(-1, _SIDE, _SIDE, 3).transpose(0, 3, 1, 2)
+    return pixels.reshape(-1, _IMAGE_SIDE, _IMAGE_SIDE, 3).transpose(0, 3, 1, 2)
 
 
 def _member(package: tarfile.TarFile, name: str) -> IO[bytes]:

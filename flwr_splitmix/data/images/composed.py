@@ -10,7 +10,7 @@ from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.images.sets import RawSets, Split
 from flwr_splitmix.seeding import derive_seed, frozen_generator
 
-_PARTS = 4
+_IMAGES_EACH = 4
 
 
 def compose_sets(sets: RawSets) -> RawSets:
@@ -45,7 +45,7 @@ def _compose(split: Split, classes: int, number: int) -> Split:
             "composed; expected even sides and one class for each image"
         )
     rng = frozen_generator(derive_seed(0, "composed images", number))
-    orders = [rng.permutation(n) for _ in range(_PARTS)]
+    orders = [rng.permutation(n) for _ in range(_IMAGES_EACH)]
     small = _halved(images)
     rows = np.zeros((n, classes), np.int64)
     for order in orders:

@@ -30,7 +30,7 @@ FASHION_CLASSES = (
     "Bag",
     "Ankle boot",
 )
-_CHUNK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def find_idx(folder: Path, name: str) -> Path | None:
@@ -82,7 +82,7 @@ def _parse(file: io.BufferedIOBase, path: Path, dimensions: int) -> np.ndarray:
     expected = math.prod(shape)
     chunks: list[bytes] = []
     missing = expected + 1  # one more, to detect a file that is too long
-    while missing and (chunk := file.read(min(missing, _CHUNK))):
+    while missing and (chunk := file.read(min(missing, _CHUNK_BYTES))):
         chunks.append(chunk)
         missing -= len(chunk)
     size = expected + 1 - missing

@@ -19,7 +19,7 @@ from flwr_splitmix.words import counted
 
 KINDS = (".tsv", ".txt", ".csv", ".json", ".jsonl")
 
-_CHUNK = 2**20
+_CHUNK_BYTES = 2**20
 """Bytes that are read at once."""
 
 _TABS = (".tsv", ".txt")
@@ -68,7 +68,7 @@ def read_text(path: Path) -> str:
 def _content(file: io.BufferedIOBase, path: Path) -> bytearray:
     """Return a file's bytes; raise DataError for a long line; in a packed file it can have GiBs."""
     content, begin = bytearray(), 0
-    while chunk := file.read(_CHUNK):
+    while chunk := file.read(_CHUNK_BYTES):
         if (end := chunk.rfind(b"\n")) >= 0:
             begin = len(content) + end + 1
         content += chunk

@@ -115,11 +115,11 @@ def plain_tokens(
     fitting = _fitting(
         [torch.tensor(ids, dtype=torch.int64) for ids in encoded], max_length, long_texts
     )
-    _tell(on_long, len(texts), len(longer), len(texts) - len(fitting[1]))
+    _report_long_texts(on_long, len(texts), len(longer), len(texts) - len(fitting[1]))
     return fitting
 
 
-def _tell(on_long: OnLong | None, texts: int, longer: int, dropped: int) -> None:
+def _report_long_texts(on_long: OnLong | None, texts: int, longer: int, dropped: int) -> None:
     if longer and on_long is not None:
         on_long(LongTextsCount(texts, longer, dropped))
 
@@ -208,7 +208,7 @@ def generation_tokens(
         ]
     texts = [torch.tensor([*prompt, *answer], dtype=torch.int64) for prompt, answer in pairs]
     ids, kept_rows = _fitting(texts, max_length, long_texts)
-    _tell(on_long, len(rows), longer, len(rows) - len(kept_rows))
+    _report_long_texts(on_long, len(rows), longer, len(rows) - len(kept_rows))
     labels = []
     for row in kept_rows:
         label = texts[row].clone()

@@ -1,4 +1,4 @@
-"""What is reported of the clients' data."""
+"""The report on the clients' data."""
 
 from __future__ import annotations
 

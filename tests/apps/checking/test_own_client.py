@@ -1,4 +1,4 @@
-"""What a check finds in the client of a user's own app: each mistake by name, with its remedy."""
+"""The check of a client of a user's own app: it names each mistake, with its remedy."""
 
 from __future__ import annotations
 

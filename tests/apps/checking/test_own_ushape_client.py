@@ -1,4 +1,4 @@
-"""What a check finds in a U-shaped client of a user's own app, with its remedy."""
+"""The check of a U-shaped client of a user's own app: it names each mistake, with its remedy."""
 
 from __future__ import annotations
 

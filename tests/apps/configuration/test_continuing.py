@@ -45,7 +45,7 @@ def test_ignored_keys_are_named_with_both_values(
 def test_what_is_ignored_need_not_be_right(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is given now is not used, so neither the run nor `splitmix check` refuses it."""
+    """A value given now is not used, so neither the run nor `splitmix check` refuses it."""
     overrides = {"lr": -1.0, "strategy": "Nope", "batch-size": 0}
     config, _ = continued(tmp_path, overrides, strategy="CutMixSL")
     assert (config.lr, config.strategy) == (0.001, "CutMixSL")
@@ -104,7 +104,7 @@ def test_rounds_can_be_raised_only(
 
 
 def test_without_what_was_given_defaults_extend_nothing(tmp_path: Path) -> None:
-    """The app's own number of rounds is not one that somebody asked for."""
+    """The app's own number of rounds is not one that the user asked for."""
     Run.create(run_config(num_server_rounds=2), name="x", home=tmp_path)
     values = run_config(resume="latest", run_dir=str(tmp_path), num_server_rounds=9)
     config, _ = VisionConfig.of_run(values)

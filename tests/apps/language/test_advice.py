@@ -1,4 +1,4 @@
-"""What a cut of a language model costs its client."""
+"""The costs of a cut of a language model for its client."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.apps.language_app import TINY, fit, read
 NOISY = {**TINY, "strategy": "DPForwardSL", "steps_per_round": 5, "num_server_rounds": 2}
 
 WITHOUT_GRADIENTS = "; ".join(OUTSIDE_IN_U_SHAPE[channel] for channel in ("messages", "lengths"))
-"""What DP-SGD does not cover where only the tail learns."""
+"""The uploads that DP-SGD does not cover where only the tail learns."""
 
 
 def remarks(nodes: int | None = 2, **values: Any) -> list[str]:

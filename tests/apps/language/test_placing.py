@@ -1,4 +1,4 @@
-"""Where a trunk goes on a machine with several GPUs, here told by numbers."""
+"""The place of a trunk on a machine with several GPUs, which here are numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.language.advice import open_run_model
 from flwr_splitmix.apps.language.model import build_parts
-from flwr_splitmix.apps.language.placing import SHARE, TRAINED, trunk_devices
+from flwr_splitmix.apps.language.placing import MEMORY_FACTOR, USABLE_SHARE, trunk_devices
 from flwr_splitmix.segments.language.placement import is_placed, place_trunk
 from flwr_splitmix.server.segments.base import PLACED
 from flwr_splitmix.server.segments.trunk import TrainedTrunk
@@ -25,9 +25,9 @@ def weight_bytes(**values: Any) -> int:
     return sum(weight.nbytes for weight in trunk.parameters())
 
 
-def free(share_of_need: float, times: int = TRAINED) -> int:
+def free(share_of_need: float, times: int = MEMORY_FACTOR) -> int:
     """Return the free memory of a GPU that can train so much of the trunk."""
-    return int(share_of_need * times * weight_bytes() / SHARE)
+    return int(share_of_need * times * weight_bytes() / USABLE_SHARE)
 
 
 def test_a_trunk_that_the_first_gpu_can_train_stays_there() -> None:

@@ -91,7 +91,7 @@ UNEQUAL: dict[str, Any] = {
 def test_a_ledger_says_what_was_planned_for_the_clients_that_are_drawn(
     seed: int, values: dict[str, Any], n: int, least: float, tmp_path: Path
 ) -> None:
-    """Who is drawn decides how long a round is: a plan with the mean length lies below."""
+    """A round's length depends on the clients drawn: a plan with the mean length lies below."""
     values = {**UNEQUAL, **values, "seed": seed, "fraction_train": 0.5}
     about, most = about_and_at_most(n, **values)
     ledger = fit(tmp_path, n, **{**NOISY, **values}).last["epsilon"]

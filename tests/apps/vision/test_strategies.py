@@ -24,7 +24,7 @@ from flwr_splitmix.strategies import STRATEGIES
 from tests.apps.vision_fit import CLIENTS, fit, needed, read
 
 NO_KEYS = {"labels", "grid", "noise"}
-"""What the app makes: labels from the data, the cells of images from the patches, noise of keys."""
+"""Arguments that the app derives: labels, the cells of images from the patches, noise."""
 
 OTHER_THAN_DEFAULT: dict[str, Any] = {
     "k": 2,

@@ -104,7 +104,7 @@ def test_the_defaults_are_those_of_the_vision_app(command: Callable[..., None]) 
 
 @pytest.mark.parametrize("command", [epsilon, sigma])
 def test_every_option_of_a_plan_has_a_typed_field(command: Callable[..., None]) -> None:
-    """So nothing reaches the plan by a name that nobody checks."""
+    """So nothing reaches the plan by an unchecked name."""
     of_the_command = {"epsilon", "label_ratio", "order"}
     noise = {"sigma_s", "sigma_y"}
     options = set(signature(command).parameters) - of_the_command

@@ -140,7 +140,7 @@ def test_a_line_with_a_value_that_no_node_writes_is_refused(
 def test_a_line_that_is_nested_too_deeply_is_no_traceback(
     splitmix: Splitmix, tmp_path: Path, depth: int
 ) -> None:
-    """Nothing of the package's writes one, but whoever can write the file may."""
+    """The package never writes one, but any program that can write the file may."""
     path = tmp_path / "audit-0.jsonl"
     entry = '"client": 0, "exchange": "step", "round": 1, "run": "r", "share": '
     entry = f'{{{entry}{"[" * depth}{"]" * depth}, "time": 1.5'

@@ -1,4 +1,4 @@
-"""What `splitmix show` prints is what the run holds."""
+"""`splitmix show` prints what the run holds."""
 
 from __future__ import annotations
 

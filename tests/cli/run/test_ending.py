@@ -102,7 +102,7 @@ def test_a_signal_to_end_stops_the_run_and_what_writes_its_log(
 def test_a_run_whose_folder_is_removed_is_stopped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Otherwise it would go on where no command sees it."""
+    """Otherwise it would continue where no command sees it."""
     home = tmp_path / "home"
     created = Run.create({}, name="mine", home=home)
     note_flower_run(created, 7)
@@ -162,7 +162,7 @@ def test_a_completed_run_that_is_in_another_home_is_no_success(
 def test_a_run_whose_log_ends_before_it_has_not_failed(
     monkeypatch: pytest.MonkeyPatch, finished: Run, home: Path
 ) -> None:
-    """The run may go on, so nobody is told to resume it once what failed is mended."""
+    """The run may still be running, so no message advises to resume it after mending the cause."""
     note_flower_run(finished, 7)
     monkeypatch.setattr(Flwr, "start", lambda self, *arguments: 7)
     monkeypatch.setattr(

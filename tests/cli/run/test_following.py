@@ -1,4 +1,4 @@
-"""What a followed run shows, and where its log goes."""
+"""The output of a followed run, and the place of its log."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_to_another_disk_it_moves_when_nothing_writes_it_any_more(
 
 
 def test_a_log_that_is_removed_is_not_taken_for_its_run(run: Run, tmp_path: Path) -> None:
-    """All of the run is there, and it goes on."""
+    """All of the run is there, and it continues."""
     followed = RunFollower(7, tmp_path, tmp_path / "7.log")
     assert followed.new_lines() == []
     followed.log.write_text("a line\n")

@@ -1,4 +1,4 @@
-"""`splitmix run` that nobody watches any more: it stops its run, and says so where it can."""
+"""`splitmix run` without a reader: it stops its run, and reports it where it can."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def stopped(home: Path) -> str:
 
 @pytest.mark.parametrize("read", [0, 1])
 def test_behind_a_closed_pipe_it_is_stopped(read: int, tmp_path: Path) -> None:
-    """As behind `| head -1`; if the command alone ended, the run would go on unwatched."""
+    """As behind `| head -1`; if the command alone ended, the run would continue unwatched."""
     command = started(tmp_path, subprocess.PIPE)
     assert command.stdout is not None
     for _ in range(read):
@@ -164,7 +164,7 @@ def test_with_both_outputs_on_a_full_disk_it_is_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_when_its_terminal_is_gone_it_is_stopped(times: int, tmp_path: Path) -> None:
-    """If the command died alone, the run would go on. A shell repeats the signal to its jobs."""
+    """If the command died alone, the run would continue. A shell repeats the signal to its jobs."""
     command = started(tmp_path, subprocess.PIPE)
     assert command.stdout is not None
     with command.stdout as stdout:

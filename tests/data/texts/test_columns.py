@@ -171,7 +171,7 @@ def test_a_line_may_have_so_many_bytes(
 ) -> None:
     """Of a line of 1 GiB, packed to 1 MB, Python would make strings of 7 GB."""
     monkeypatch.setattr(files, "MAX_READ", 1000)
-    monkeypatch.setattr(files, "_CHUNK", 7)
+    monkeypatch.setattr(files, "_CHUNK_BYTES", 7)
     write = gzip.open if name.endswith(".gz") else open
     with write(tmp_path / name, "wt", encoding="utf-8") as file:
         file.write("text\n" + f"{'a' * 990}\n" * 3)

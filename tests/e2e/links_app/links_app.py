@@ -30,7 +30,7 @@ EDGES: dict[str, dict[str, Any]] = {
     "BatchShuffleSL": {"method": "batch", "kappa": 0.4},
     "SpectralShuffleSL": {"method": "spectral", "kappa": 1.0},
 }
-"""What the strategies with frozen edges ask of them."""
+"""Options of the edges that the strategies with frozen edges need."""
 
 IMAGES = "USplitFL of images"
 

@@ -1,4 +1,4 @@
-"""What the papers' texts claim, and where their equations add noise, in the named experiments."""
+"""Claims of the papers' texts, and the noise of their equations, in the named experiments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of the matrix: who has which, and the task on them."""
+"""Texts of the matrix: their owners, and the task on them."""
 
 from __future__ import annotations
 

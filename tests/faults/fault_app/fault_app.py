@@ -126,7 +126,7 @@ client = Impostor(client_fn)
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the strategy, or go on with a run that was interrupted."""
+    """Run the strategy, or resume a run that was interrupted."""
     torch.set_num_threads(1)
     values: dict[str, Any] = dict(context.run_config)
     home = Path(values["run-dir"])
