@@ -22,16 +22,16 @@ class Division:
     ----------
     finished
         The clients that finished a round, sorted; at least one.
-    said
+    reported
         By client, the number of parts that its node reported; 0 if it changed during the run.
     """
 
     finished: list[int]
-    said: Mapping[int, int]
+    reported: Mapping[int, int]
 
     def parts_of(self, client: int) -> int:
-        """Return the number of a client's node; if it said not one number, the fewest that fit."""
-        return self.said.get(client) or max(*self.finished, client) + 1
+        """Return the number that a client's node reported; otherwise the least that fits."""
+        return self.reported.get(client) or max(*self.finished, client) + 1
 
     def chosen(self, run: Run, client: int | None) -> int:
         """Return the client that is attacked: the named one, or None for the first.
@@ -51,18 +51,18 @@ class Division:
         return client
 
     def remark(self, clients: Collection[int], noun: str) -> str:
-        """Return what to say if the node of one of these clients said not one number; or "".
+        """Return a warning if the node of one of these clients reported no single number; else "".
 
         Parameters
         ----------
         noun
             What the data are: "images", "texts".
         """
-        unsure = [client for client in clients if not self.said.get(client)]
+        unsure = [client for client in clients if not self.reported.get(client)]
         if not unsure:
             return ""
         parts = counted(max(map(self.parts_of, unsure)), "client")
-        changed = any(client in self.said for client in unsure)
+        changed = any(client in self.reported for client in unsure)
         return (
             f"the {noun} are taken as divided among {parts}, the fewest that fit those that "
             f"finished a round: the run's nodes {'changed' if changed else 'did not say'} the "
@@ -87,7 +87,7 @@ def division_of(run: Run, checkpoint: Checkpoint) -> Division:
 
 
 def results_of(run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return what is said of a run beside what attacks find, for `Attacked.summary`."""
+    """Return the facts about a run beside the findings of attacks, for `Attacked.summary`."""
     return {
         "accuracy": (run.summary or {}).get("top1"),
         "rounds": checkpoint.round,

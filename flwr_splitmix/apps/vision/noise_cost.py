@@ -87,7 +87,7 @@ class _Spent:
         """Epsilon at the run's delta."""
         return self.plan.epsilon()
 
-    def said(self, whose: str) -> str:
+    def statement(self, whose: str) -> str:
         """Return what is charged; `whose` has a place for the number of images."""
         over = whose.format(counted(self.images, "image"))
         if self.batches:
@@ -205,13 +205,14 @@ def _remark_epsilon(
     spent = drawn or most
     equal = len({size for size in run.sizes if size}) == 1
     always = "in every round" + ("" if equal else ", with those that have most")
-    assumed = [spent.said("a client's {}" if equal else "the {} of the client that spends most")]
+    whose = "a client's {}" if equal else "the {} of the client that spends most"
+    assumed = [spent.statement(whose)]
     bound = None
     if drawn is not None and drawn.epsilon < most.epsilon:
         bound = most.epsilon
         assumed = [
             f"{assumed[0]}, as seed {config.seed} draws the clients, and at most "
-            f"{most.said('{}')}, if one is {always}"
+            f"{most.statement('{}')}, if one is {always}"
         ]
     elif drawn is None and config.fraction_train < 1:
         assumed.append(f"a client {always}")

@@ -171,8 +171,8 @@ def test_an_answer_over_the_link_is_the_whole_models(
     for scores, one in zip(used, fitted.clients, strict=True):
         parts.head, parts.tail = one.head, one.tail  # type: ignore[assignment]
         tests: Any = one.tests["federated"]
-        assert len(scores.said) == len(tests)
-        for answer, ids, labels in zip(scores.said, tests.texts, tests.labels, strict=True):
+        assert len(scores.predicted) == len(tests)
+        for answer, ids, labels in zip(scores.predicted, tests.texts, tests.labels, strict=True):
             prompt = ids[labels == -100][None]
             expected = generate(
                 parts,
@@ -182,7 +182,7 @@ def test_an_answer_over_the_link_is_the_whole_models(
                 eos_token_id=tokenizer.eos_token_id,
             )
             assert answer == tokenizer.decode(expected[0], skip_special_tokens=True).strip()
-    assert len({answer for scores in scorers for answer in scores.said}) > 1, (
+    assert len({answer for scores in scorers for answer in scores.predicted}) > 1, (
         "a model that learned nothing"
     )
 
