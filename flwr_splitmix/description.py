@@ -134,9 +134,9 @@ class UploadFacts(_Part):
         Whether its privacy budget is spent.
     public_evaluation
         Whether it calls its test data public.
-    batch_norm
-        Whether examples of a batch change each other's smashed data.
-    goes_on
+    across_batch
+        Whether examples of a batch change each other's uploads.
+    same_object
         Whether it is the object that was asked for all batches since it first attached. A client
         that is made anew for each round, as on a node, does not say so.
     unbounded
@@ -146,8 +146,8 @@ class UploadFacts(_Part):
 
     budget_spent: bool = False
     public_evaluation: bool = False
-    batch_norm: bool = False
-    goes_on: bool = False
+    across_batch: bool = False
+    same_object: bool = False
     unbounded: tuple[str, ...] = ()
 
 

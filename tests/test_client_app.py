@@ -162,7 +162,7 @@ def test_a_real_node_takes_no_part_over_rays_link(kind: str) -> None:
     ticket = replace(TICKET, link="ray", host="any")
     reply = SplitClientApp(no_client)(message(kind, ticket), context())
     error = str(reply.content.config_records[RECORD]["error"])
-    assert "link 'ray' is for simulations: allowed are 'stream' and 'auto'" in error
+    assert "link 'ray' is for simulations: use 'stream' or 'auto'" in error
 
 
 def test_a_client_that_cannot_be_built_says_so_without_data(tmp_path: Path) -> None:

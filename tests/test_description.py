@@ -47,8 +47,8 @@ SPLIT = SplitDescription(
     uploads=UploadFacts(
         budget_spent=True,
         public_evaluation=True,
-        batch_norm=True,
-        goes_on=True,
+        across_batch=True,
+        same_object=True,
         unbounded=("clip", "plain"),
     ),
     state_round=2,

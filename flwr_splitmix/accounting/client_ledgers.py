@@ -129,14 +129,14 @@ class ClientLedgers:
             if not is_known:
                 self._passes[client] = DataPosition.met(description)
             before = longest(attempts.get(client, ()), self.unfinished(client))
-            same_object = is_known and description.uploads.goes_on
+            same_object = is_known and description.uploads.same_object
             self._passes[client].begin_round(
                 server_round, description, before, same_object=same_object
             )
             ledger = self._ledger_of(client)
             if averaged:
                 ledger.charge(Exposure("lower-segments"))
-            if description.uploads.batch_norm:
+            if description.uploads.across_batch:
                 ledger.charge(Exposure("batch-norm"))
             if reasons := _known_reasons(description.uploads.unbounded):
                 ledger.post(Charge(notes=reasons))

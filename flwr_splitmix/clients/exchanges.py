@@ -43,7 +43,7 @@ def exchange(method: F | None = None, *, place: Sequence[str] | None = None) -> 
         name, or names an argument that the method does not take.
     """
     if isinstance(place, str):
-        raise TypeError(f"place is {place!r}; needed is a tuple of names, such as ({place!r},)")
+        raise TypeError(f"place is {place!r}; expected a tuple of names, such as ({place!r},)")
     if method is not None and not callable(method):
         raise TypeError(f"@exchange({method!r}) marks no method; write @exchange(place={method!r})")
 

@@ -62,7 +62,9 @@ def check_plan(plan: Sequence[Any]) -> None:
     if not any(share is not None for share in plan):
         raise ClientError("the server's plan has no share for this client, so nothing is sent")
     if len(plan) > MAX_PASSES:
-        raise ClientError(f"the server's plan has {len(plan)} passes; allowed are {MAX_PASSES}")
+        raise ClientError(
+            f"the server's plan has {len(plan)} passes; at most {MAX_PASSES} are allowed"
+        )
 
 
 def check_label_memory(shares: Sequence[Share | None], sample: int) -> None:
@@ -81,13 +83,15 @@ def check_label_memory(shares: Sequence[Share | None], sample: int) -> None:
         # A noisy share has none of these inside: they send soft labels.
         if isinstance(share, InputShare) and len(share.parts) > MAX_PASSES:
             raise ClientError(
-                f"the server mixes {len(share.parts)} inputs into one; allowed are {MAX_PASSES}"
+                f"the server mixes {len(share.parts)} inputs into one; at most {MAX_PASSES} are "
+                "allowed"
             )
         classes += getattr(share, "classes", 0)
     most = max(MIN_LABELS, 4 * sample)
     if classes > most:
         raise ClientError(
-            f"the server asks for labels of {classes} numbers for each example; allowed are {most}"
+            f"the server asks for labels of {classes} numbers for each example; at most {most} are "
+            "allowed"
         )
 
 
@@ -112,8 +116,8 @@ def check_range(kind: str, start: int, stop: int, size: int) -> None:
         )
     if stop - start > TEST_BATCH:
         raise ClientError(
-            f"the server asks for {stop - start} {kind} test examples at once; allowed are "
-            f"{TEST_BATCH}"
+            f"the server asks for {stop - start} {kind} test examples at once; at most "
+            f"{TEST_BATCH} are allowed"
         )
 
 

@@ -15,7 +15,7 @@ def checked_description(client: Client, description: object) -> Mapping[str, Any
     """Return what `attach` returned; raises ClientError if it is not a dictionary."""
     if not isinstance(description, Mapping):
         raise ClientError(
-            f"attach of {type(client).__name__} returns {described(description)}; needed is the "
+            f"attach of {type(client).__name__} returns {described(description)}; expected the "
             "dictionary of plain values that super().attach(order, arrays) returns"
         )
     return description
@@ -50,7 +50,7 @@ def checked_release(
 
 def _unfit(client: Client, returned: str) -> ClientError:
     return ClientError(
-        f"release of {type(client).__name__} returns {returned}; needed is a pair of "
+        f"release of {type(client).__name__} returns {returned}; expected a pair of "
         "dictionaries by name, of weights (tensors) and of metrics (numbers), such as "
         "super().release() returns"
     )

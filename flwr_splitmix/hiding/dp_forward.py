@@ -135,7 +135,7 @@ class DPForward(Hiding):
             raise ValueError(
                 f"clip_norm is {settings['clip_norm']:g}, epsilon {settings['epsilon']:g} and "
                 f"releases {settings['releases']}, which needs noise of standard deviation "
-                f"{hiding.sigma:.3g}, and servers refuse such numbers; allowed is at most "
+                f"{hiding.sigma:.3g}, and servers refuse such numbers; it must be at most "
                 f"{LARGEST_SIGMA:g}: take a smaller clip_norm, a larger epsilon or fewer releases"
             )
 

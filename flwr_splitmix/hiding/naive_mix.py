@@ -48,7 +48,7 @@ class NaiveMix(Hiding):
 
     def __init__(self, lam: float = 0.5) -> None:
         if not 0 < lam <= 1:
-            raise ValueError(f"lam is {lam}; allowed is 0 < lam <= 1")
+            raise ValueError(f"lam is {lam}; it must be above 0 and at most 1")
         super().__init__()
         self.lam = lam
 

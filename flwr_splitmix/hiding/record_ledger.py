@@ -101,9 +101,7 @@ class RecordLedger:
     def _open(self, kind: str, number: int) -> None:
         before = self._numbers.setdefault(kind, number)
         if before != number:
-            raise ValueError(
-                f"the ledger of {kind} examples is of {before}, but there are {number}"
-            )
+            raise ValueError(f"the ledger of {kind} examples is for {before}, but got {number}")
         if kind not in self._ledgers:
             self._ledgers[kind] = ClientLedger("replace", number)
 

@@ -200,7 +200,7 @@ class Directory:
                 problem = "a node did not say its partition-id: is its app a SplitClientApp?"
                 refusals.add(node, problem)
             elif not 0 <= client <= MAX_COUNT:
-                self.leave_out(node, f"{_OWN} {client}; allowed are 0 to {MAX_COUNT}")
+                self.leave_out(node, f"{_OWN} {client}; it must be from 0 to {MAX_COUNT}")
             else:
                 answers[node] = client
                 refusals.remove(node)

@@ -214,7 +214,7 @@ def _check_reply(method: str, reply: object) -> None:
     """Raise ClientError unless a reply is a dictionary, whose tensors have values in memory."""
     if not isinstance(reply, dict):
         raise ClientError(
-            f"{one_line(method)} returns {described(reply)}; needed is a dictionary of tensors and "
+            f"{one_line(method)} returns {described(reply)}; expected a dictionary of tensors and "
             "plain values"
         )
     waiting: list[object] = list(reply.values())
@@ -227,7 +227,7 @@ def _check_reply(method: str, reply: object) -> None:
         elif isinstance(value, Tensor) and (value.is_meta or value.layout != torch.strided):
             kind = "meta" if value.is_meta else str(value.layout).removeprefix("torch.")
             raise ClientError(
-                f"{one_line(method)} returns a tensor of kind {kind}; needed are strided tensors "
+                f"{one_line(method)} returns a tensor of kind {kind}; expected strided tensors "
                 "with values, such as tensor.to_dense()"
             )
 

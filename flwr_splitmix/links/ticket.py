@@ -184,7 +184,7 @@ class Ticket:
             # NaN fails this comparison, too.
             if not 0 <= (seconds := getattr(ticket, name)) <= LONGEST_WAIT:
                 raise ValueError(
-                    f"the server's ticket has a {name} of {seconds:g} s; allowed are 0 to "
+                    f"the server's ticket has a {name} of {seconds:g} s; it must be from 0 to "
                     f"{LONGEST_WAIT:g}"
                 )
         return ticket

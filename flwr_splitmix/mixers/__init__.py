@@ -65,7 +65,7 @@ def known_shares(further: Iterable[type[Share]]) -> tuple[type[Share], ...]:
     kinds: dict[str, type[Share]] = {kind.name: kind for kind in SHARES}
     for kind in further:
         if not (isinstance(kind, type) and issubclass(kind, Share)):
-            raise TypeError(f"shares must be subclasses of Share, here is {kind!r}")
+            raise TypeError(f"shares must be subclasses of Share, got {kind!r}")
         name = getattr(kind, "name", None)
         if not isinstance(name, str) or not name:
             raise ValueError(

@@ -61,39 +61,39 @@ def checked_plan(mixer: object, plan: object) -> Plan:
         If it is not a `Plan`, or its parts are none of passes, groups, members and shares.
     """
     if not isinstance(plan, Plan):
-        raise TypeError(f"{mixer}: `plan` must return a Plan, here is {described(plan)}")
-    needed = "needed is Plan(shape, passes): passes are a tuple of tuples of Group"
+        raise TypeError(f"{mixer}: `plan` must return a Plan, got {described(plan)}")
+    expected = "expected Plan(shape, passes): passes are a tuple of tuples of Group"
     passes: object = plan.passes
-    for groups in _sequence(mixer, "passes", passes, needed):
-        for group in _sequence(mixer, "a pass", groups, needed):
+    for groups in _sequence(mixer, "passes", passes, expected):
+        for group in _sequence(mixer, "a pass", groups, expected):
             if not isinstance(group, Group):
-                raise TypeError(f"{mixer}: in a pass of the plan is {described(group)}; {needed}")
-            needed_here = "needed is Group(members), a tuple of Member(client, share)"
+                raise TypeError(f"{mixer}: in a pass of the plan is {described(group)}; {expected}")
+            expected_group = "expected Group(members), a tuple of Member(client, share)"
             members: object = group.members
-            for member in _sequence(mixer, "a group's members", members, needed_here):
-                _check_member(mixer, member, needed_here)
+            for member in _sequence(mixer, "a group's members", members, expected_group):
+                _check_member(mixer, member, expected_group)
     return plan
 
 
-def _sequence(mixer: object, subject: str, value: object, needed: str) -> Sequence[object]:
+def _sequence(mixer: object, subject: str, value: object, expected: str) -> Sequence[object]:
     if not isinstance(value, (tuple, list)):
-        raise TypeError(f"{mixer}: {subject} of the plan is {described(value)}; {needed}")
+        raise TypeError(f"{mixer}: {subject} of the plan is {described(value)}; {expected}")
     return value
 
 
-def _check_member(mixer: object, member: object, needed: str) -> None:
+def _check_member(mixer: object, member: object, expected: str) -> None:
     if not isinstance(member, Member):
-        raise TypeError(f"{mixer}: in a group of the plan is {described(member)}; {needed}")
+        raise TypeError(f"{mixer}: in a group of the plan is {described(member)}; {expected}")
     client: object = member.client
     if isinstance(client, bool) or not isinstance(client, (int, np.integer)):
         raise TypeError(
-            f"{mixer}: a member's client is {client!r:.40}; needed is one of the numbers that "
+            f"{mixer}: a member's client is {client!r:.40}; expected one of the numbers that "
             "`plan` is given as members"
         )
     share: object = member.share
     if not isinstance(share, Share):
         raise TypeError(
-            f"{mixer}: the share of client {client} is {described(share)}; needed is an object of "
+            f"{mixer}: the share of client {client} is {described(share)}; expected an object of "
             "a subclass of Share"
         )
 
@@ -121,7 +121,7 @@ def merged(
     mixed: object = mixer.merge(uploads, plan, num_classes=num_classes, device=device)
     if not isinstance(mixed, Mixed):
         raise TypeError(
-            f"{mixer}: `merge` must return a Mixed(smashed, targets, sources), here is "
+            f"{mixer}: `merge` must return a Mixed(smashed, targets, sources), got "
             f"{described(mixed)}"
         )
     sources: object = mixed.sources
@@ -137,7 +137,7 @@ def merged(
         if not isinstance(unchecked, Tensor) or unchecked.shape != shape:
             expected = ", ".join(map(str, shape))
             raise ValueError(
-                f"{mixer}: the {name} that `merge` returns are {described(unchecked)}; needed is a "
+                f"{mixer}: the {name} that `merge` returns are {described(unchecked)}; expected a "
                 f"tensor ({expected}), {counted(batch, 'row')} for each of "
                 f"{counted(len(sources), 'source')}"
             )
@@ -146,7 +146,7 @@ def merged(
     )
     if upload_dtype is not None and mixed.smashed.dtype != upload_dtype:
         raise ValueError(
-            f"{mixer}: the smashed data that `merge` returns are {mixed.smashed.dtype}; needed is "
+            f"{mixer}: the smashed data that `merge` returns are {mixed.smashed.dtype}; expected "
             f"{upload_dtype}, as of the uploads"
         )
     return replace(mixed, targets=mixed.targets.to(loss_dtype(mixed.smashed.dtype)))
@@ -173,22 +173,22 @@ def gradients_of(
     """
     gradients: object = mixer.split(gradient, mixed, plan)
     passes, members = len(plan.passes), plan.clients
-    needed = (
-        f"needed is a dictionary by client of lists of {counted(passes, 'tensor')} (or None), one "
+    expected = (
+        f"expected a dictionary by client of lists of {counted(passes, 'tensor')} (or None), one "
         "for each pass"
     )
     if not isinstance(gradients, Mapping):
-        raise TypeError(f"{mixer}: `split` returns {described(gradients)}; {needed}")
+        raise TypeError(f"{mixer}: `split` returns {described(gradients)}; {expected}")
     for client, parts in gradients.items():
         right = isinstance(parts, (list, tuple)) and len(parts) == passes
         if not right or not all(part is None or isinstance(part, Tensor) for part in parts):
             raise TypeError(
-                f"{mixer}: `split` returns {described(parts)} for client {client}; {needed}"
+                f"{mixer}: `split` returns {described(parts)} for client {client}; {expected}"
             )
         if client not in members and any(part is not None for part in parts):
             raise ValueError(
-                f"{mixer}: `split` returns a gradient for client {client!r:.40}, who has no share "
-                "in the plan; its members have the numbers that `plan` was given"
+                f"{mixer}: `split` returns a gradient for client {client!r:.40}, which has no "
+                "share in the plan; its members have the numbers that `plan` was given"
             )
     result = {client: list(parts) for client, parts in gradients.items()}
     for source in (mixed.sources[group] for group in lost):

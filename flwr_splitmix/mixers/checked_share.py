@@ -22,7 +22,7 @@ def uploaded(share: Share, smashed: Tensor) -> tuple[Tensor, Tensor]:
     if len(pair) != 2 or not all(isinstance(tensor, Tensor) for tensor in pair):
         kinds = ", ".join(type(tensor).__name__ for tensor in pair)
         raise OwnShareError(
-            f"`upload` of share {share.name!r} must return (upload, anchor), two tensors; here is "
+            f"`upload` of share {share.name!r} must return (upload, anchor), two tensors; got "
             f"{kinds}"
         )
     upload, anchor = pair
@@ -33,7 +33,7 @@ def uploaded(share: Share, smashed: Tensor) -> tuple[Tensor, Tensor]:
     if not isinstance(shape, (tuple, list)):
         raise OwnShareError(
             f"`upload_shape` of share {share.name!r} must return the shape (b, a, d) of its "
-            f"upload, three numbers; here is {described(shape)}"
+            f"upload, three numbers; got {described(shape)}"
         )
     expected = tuple(shape)
     if tuple(upload.shape) != expected:
@@ -71,7 +71,7 @@ def picked(share: Share, gradient: Tensor) -> Tensor:
     picked_gradient: object = share.pick(gradient)
     if not isinstance(picked_gradient, Tensor):
         raise TypeError(
-            f"`pick` of share {share.name!r} returns {described(picked_gradient)}; needed is the "
+            f"`pick` of share {share.name!r} returns {described(picked_gradient)}; expected the "
             "gradient of the client's anchor, a tensor"
         )
     return picked_gradient

@@ -54,7 +54,9 @@ class RandomCutout(Mixer):
         fixed_positions: bool = False,
     ) -> None:
         if ratio is not None and not 0 < real_number("ratio", ratio) <= 1:
-            raise ValueError(f"ratio is {ratio}; allowed is 0 < ratio <= 1, or None to draw it")
+            raise ValueError(
+                f"ratio is {ratio}; it must be above 0 and at most 1, or None to draw it"
+            )
         check_alpha(alpha)
         check_truth("mask_per_sample", mask_per_sample)
         check_truth("fixed_positions", fixed_positions)

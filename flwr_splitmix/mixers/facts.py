@@ -52,12 +52,12 @@ def _check_shares(name: str, value: object) -> None:
     if not isinstance(value, Collection) or not all(
         isinstance(kind, type) and issubclass(kind, Share) for kind in value
     ):
-        raise TypeError(f"{name} is {value!r:.80}; needed is a tuple of classes of Share")
+        raise TypeError(f"{name} is {value!r:.80}; expected a tuple of classes of Share")
 
 
 def _check_positions(name: str, value: object) -> None:
     if value not in (None, "upper"):
-        raise ValueError(f"{name} is {value!r}; allowed are None and 'upper'")
+        raise ValueError(f"{name} is {value!r}; it must be None or 'upper'")
 
 
 _COUNT = partial(whole_number, least=0)

@@ -54,7 +54,7 @@ class InputShare(FullShare):
         if min(self.rows, self.columns) < 1:
             raise ValueError(f"a grid of {self.rows} x {self.columns} cells has none")
         if not 1 <= self.classes <= MAX_CLASSES:
-            raise ValueError(f"classes is {self.classes}; allowed are 1 to {MAX_CLASSES}")
+            raise ValueError(f"classes is {self.classes}; it must be from 1 to {MAX_CLASSES}")
         if not self.parts:
             raise ValueError("share 'input' has no parts")
 
@@ -258,6 +258,6 @@ class InputLevel(OuterMixer):
 def _checked_grid(grid: object) -> tuple[int, int]:
     if not isinstance(grid, (tuple, list)) or len(grid) != 2:
         description = repr(grid) if isinstance(grid, (tuple, list, str)) else described(grid)
-        raise TypeError(f"grid is {description:.80}; needed is (rows, columns), or None")
+        raise TypeError(f"grid is {description:.80}; expected (rows, columns), or None")
     rows, columns = (whole_number(f"grid[{i}]", size, least=1) for i, size in enumerate(grid))
     return rows, columns

@@ -72,17 +72,17 @@ class MaskShare(Share):
         if not isinstance(positions, Tensor) or positions.dtype != torch.int64:
             kind = positions.dtype if isinstance(positions, Tensor) else type(positions).__name__
             raise ValueError(
-                f"`positions` of share {self.name!r} must return an int64 tensor, here is {kind}"
+                f"`positions` of share {self.name!r} must return an int64 tensor, got {kind}"
             )
         if positions.shape not in ((count,), (batch, count)):
             raise ValueError(
                 f"`positions` of share {self.name!r} must have the shape ({count},) or "
-                f"({batch}, {count}), as its `count` is {count}; here is {tuple(positions.shape)}"
+                f"({batch}, {count}), as its `count` is {count}; got {tuple(positions.shape)}"
             )
         ordered = np.sort(positions.cpu().numpy(), axis=-1)
         if ordered.size and not 0 <= ordered.min() <= ordered.max() < self.patches:
             raise ValueError(
-                f"share {self.name!r} keeps patches {ordered.min()} to {ordered.max()}; there are "
+                f"share {self.name!r} keeps patches {ordered.min()} to {ordered.max()}; expected "
                 f"0 to {self.patches - 1}"
             )
         if (ordered[..., 1:] == ordered[..., :-1]).any():

@@ -41,7 +41,7 @@ class Mixer(MixerFacts, ABC):
         if n < self.min_members:
             raise ValueError(
                 f"{type(self).__name__} needs at least {self.min_members} clients in a round, "
-                f"here are {n}"
+                f"got {n}"
             )
 
     def without_effect(self, patches: int) -> str:

@@ -29,8 +29,8 @@ from flwr_splitmix.privacy.noise import GaussianNoise
 
 NO_LABEL_NOISE = (
     "the noise on labels (sigma-y) is for examples of one class each, and these have several "
-    "labels: one example would change more of them than the accountant counts; allowed with it is "
-    "sigma-y 0.0"
+    "labels: one example would change more of them than the accountant counts; use sigma-y 0.0 "
+    "with them"
 )
 """Why multi-label examples get no noise on their labels."""
 
@@ -65,7 +65,7 @@ class NoisyShare(Share):
         if self.inner.label_kind != "classes":
             raise ValueError(f"share {self.inner.name!r} sends no classes that noise could cover")
         if not 1 <= self.classes <= MAX_CLASSES:
-            raise ValueError(f"classes is {self.classes}; allowed are 1 to {MAX_CLASSES}")
+            raise ValueError(f"classes is {self.classes}; it must be from 1 to {MAX_CLASSES}")
 
     @classmethod
     def around(cls, inner: Share, noise: GaussianNoise, classes: int) -> Self:

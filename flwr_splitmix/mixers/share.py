@@ -82,8 +82,8 @@ class Share(ABC):
             cls.enlarges = True
         if cls.family not in (None, *get_args(Family)):
             raise TypeError(
-                f"family of share {cls.__name__} is {cls.family!r}; allowed are "
-                f"{', '.join(map(repr, get_args(Family)))} and None"
+                f"family of share {cls.__name__} is {cls.family!r}; it must be one of "
+                f"{', '.join(map(repr, get_args(Family)))}, or None"
             )
         own_acts = [act for act in cls._acts if act in vars(cls)]
         for base in cls.__mro__[1:]:
@@ -238,7 +238,7 @@ class Share(ABC):
                 kind, value = kind_of(field.type), values[field.name]
                 if not fits(value, kind):
                     raise ValueError(
-                        f"{field.name} of share {cls.name!r} must be {kind}, here is "
+                        f"{field.name} of share {cls.name!r} must be {kind}, got "
                         f"{type(value).__name__}" + _convert(value, kind)
                     )
         try:
@@ -274,7 +274,7 @@ def share_from_wire(values: Mapping[str, Any], known: Iterable[type[Share]]) -> 
         wrong type.
     """
     if not isinstance(values, Mapping):
-        raise ValueError(f"a share must be a dictionary, here is {type(values).__name__}")
+        raise ValueError(f"a share must be a dictionary, got {type(values).__name__}")
     kinds = {kind.name: kind for kind in known}
     arguments = dict(values)
     name = arguments.pop("share", None)

@@ -105,8 +105,8 @@ class VanillaCutMix(GroupMixer):
     ) -> None:
         if k != 2:
             raise ValueError(
-                f"k is {k}; VanillaCutMix mixes pairs, one inside a box and one outside: allowed "
-                "is only 2"
+                f"k is {k}; VanillaCutMix mixes pairs, one inside a box and one outside: it "
+                "must be 2"
             )
         if not 0 < real_number("beta", beta) < math.inf:
             raise ValueError(f"beta is {beta}; it must be greater than 0")

@@ -94,11 +94,11 @@ def mixes_examples(
         if answer is not None:
             return answer
     if warns:
-        warn_of_untold(type(segment).__name__, why)
+        warn_of_inconclusive_trial(type(segment).__name__, why)
     return None
 
 
-def warn_of_untold(name: str, why: str) -> None:
+def warn_of_inconclusive_trial(name: str, why: str) -> None:
     """Log that no trial could tell whether something mixes the examples of a batch."""
     log.warning(
         "the trial of whether %s mixes the examples of a batch is incomplete, and may miss that it "

@@ -79,7 +79,7 @@ def _pair(grid: Any) -> tuple[int, int]:
     try:
         rows, columns = grid
     except (TypeError, ValueError):
-        raise ValueError(f"Geometry: grid is {grid!r}; needed are (rows, columns)") from None
+        raise ValueError(f"Geometry: grid is {grid!r}; expected (rows, columns)") from None
     return whole_number("Geometry: rows", rows, 1), whole_number("Geometry: columns", columns, 1)
 
 
@@ -94,7 +94,7 @@ def geometry_of(name: str, segment: object) -> Geometry | None:
     geometry = getattr(segment, "geometry", None)
     if isinstance(geometry, (tuple, list, Mapping)):
         raise TypeError(
-            f"{name}.geometry is {geometry!r:.60}; needed is a Geometry(patches, width, ...) of "
+            f"{name}.geometry is {geometry!r:.60}; expected a Geometry(patches, width, ...) of "
             "flwr_splitmix.segments, or another name if it means something else"
         )
     return geometry if isinstance(geometry, Geometry) else None  # modules mean much by it

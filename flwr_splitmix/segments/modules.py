@@ -37,16 +37,16 @@ def check_module(name: str, segment: object) -> None:
     ValueError
         If weights are results of a computation, as those of a scripted module's copy are.
     """
-    needed = "needed is a torch.nn.Module with its weights"
+    expected = "expected a torch.nn.Module with its weights"
     if isinstance(segment, type):
         raise TypeError(
-            f"{name} is the class {segment.__name__}; {needed}: {segment.__name__}(...)"
+            f"{name} is the class {segment.__name__}; {expected}: {segment.__name__}(...)"
         )
     if not isinstance(segment, nn.Module):
-        raise TypeError(f"{name} is {with_article(type(segment).__name__)}; {needed}")
+        raise TypeError(f"{name} is {with_article(type(segment).__name__)}; {expected}")
     if any(p.is_meta for p in segment.parameters()):
         raise TypeError(
-            f"{name} is on the device 'meta', without values; {needed}, on a real device"
+            f"{name} is on the device 'meta', without values; {expected}, on a real device"
         )
     if computed := [weight for weight, p in segment.named_parameters() if not p.is_leaf]:
         raise ValueError(

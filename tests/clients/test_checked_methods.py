@@ -30,12 +30,12 @@ def unmasked(hiding: Hiding, batch: MaskedBatch) -> SentBatch:
 @pytest.mark.parametrize(
     ("hook", "wrong", "message"),
     [
-        ("obfuscate", lambda *_: None, r"None; needed is a SentBatch\(messages, mask, batch\)"),
+        ("obfuscate", lambda *_: None, r"None; expected a SentBatch\(messages, mask, batch\)"),
         ("obfuscate", states, r"a tensor \(4, \d, 5\); .* a SentBatch"),
         (
             "obfuscate",
             lambda h, b: SentBatch(cast(Any, states(h, b)), b.mask, b),
-            r"a SentBatch with messages a tensor \(4, \d, 5\); needed is a list of tensors",
+            r"a SentBatch with messages a tensor \(4, \d, 5\); expected a list of tensors",
         ),
         (
             "obfuscate",
@@ -43,12 +43,12 @@ def unmasked(hiding: Hiding, batch: MaskedBatch) -> SentBatch:
             r"messages a list of a tensor \(4,",
         ),
         ("obfuscate", unmasked, "with mask None;"),
-        ("recover", lambda *_: None, "None; needed is one tensor"),
+        ("recover", lambda *_: None, "None; expected one tensor"),
         ("recover", lambda h, outputs, sent: outputs, r"a list of a tensor .* outputs\[0\]"),
         ("recover", lambda h, outputs, sent: outputs[0][..., :3], r"\(4, \d, 3\); .* tokens, 5\)"),
         ("recover", lambda h, outputs, sent: outputs[0].detach(), "no gradient .* not detach them"),
         ("recover", lambda h, outputs, sent: sent.messages[0], "no gradient .* from them, and not"),
-        ("perturb", lambda *_: None, r"None; needed is .* shape \(4, \d, 5\)"),
+        ("perturb", lambda *_: None, r"None; expected .* shape \(4, \d, 5\)"),
         ("perturb", lambda h, gradient, *_: gradient[:1], r"a tensor \(1, \d, 5\); .* shape \(4, "),
     ],
 )  # fmt: skip
@@ -63,9 +63,9 @@ def test_what_a_hidings_method_wrongly_returns_is_told_with_its_name(
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        (lambda *_: None, "None; needed is a tensor of one number"),
-        (lambda *_: 0.5, "a float; needed is a tensor of one number"),
-        (lambda client, hidden, sent: hidden.sum(2), r"a tensor \(4, \d\); needed is a"),
+        (lambda *_: None, "None; expected a tensor of one number"),
+        (lambda *_: 0.5, "a float; expected a tensor of one number"),
+        (lambda client, hidden, sent: hidden.sum(2), r"a tensor \(4, \d\); expected a"),
         (lambda client, hidden, sent: hidden.detach().sum(), "without a gradient; .* hidden"),
         (lambda client, *_: next(client.tail.parameters()).sum(), "not depend on hidden"),
     ],
@@ -138,6 +138,6 @@ def test_a_hiding_that_returns_other_gradients_is_told_which_are_needed(
     wrong: Any, message: str
 ) -> None:
     client = attached(hiding=Returning(wrong))
-    needed = r"needed is a list of 1 tensor \(4, \d, 5\), one for each message"
-    with pytest.raises(ClientError, match=rf"^returned returns {message}; {needed}"):
+    expected = r"expected a list of 1 tensor \(4, \d, 5\), one for each message"
+    with pytest.raises(ClientError, match=rf"^returned returns {message}; {expected}"):
         decode(client, encode(client))

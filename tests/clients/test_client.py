@@ -123,7 +123,7 @@ def test_an_override_draws_at_the_place_of_what_it_overrides() -> None:
 
 
 def test_a_place_is_no_single_string() -> None:
-    with pytest.raises(TypeError, match=r"place is 'number'; needed is .*\('number',\)"):
+    with pytest.raises(TypeError, match=r"place is 'number'; expected .*\('number',\)"):
         exchange(place="number")
 
 

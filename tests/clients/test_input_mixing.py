@@ -268,7 +268,7 @@ def test_a_new_round_draws_a_new_batch() -> None:
 @pytest.mark.parametrize(
     ("share", "why"),
     [
-        (toy_share(*[(0, FullShare())] * 65), "mixes 65 inputs into one; allowed are 64"),
+        (toy_share(*[(0, FullShare())] * 65), "mixes 65 inputs into one; at most 64 are allowed"),
         (replace(toy_share(*PAIR), classes=10**6), "asks for labels of 1000000 numbers"),
     ],
     ids=["parts", "classes"],

@@ -138,9 +138,9 @@ def test_what_only_pads_or_augments_is_not_taken_for_it(
     ],
 )
 def test_where_random_draws_hide_it_the_reason_is_told(make: Any, why: str) -> None:
-    mixing, untold = mixing_batch(Own(make), 4)
+    mixing, reason = mixing_batch(Own(make), 4)
     assert not mixing
-    assert untold.startswith(why)
+    assert reason.startswith(why)
 
 
 def test_a_client_warns_of_it_only_if_it_keeps_an_epsilon(
@@ -198,7 +198,7 @@ def test_in_the_l_shape_it_leaves_no_epsilon_and_no_budget_admits_it() -> None:
     """Uploads of all records may move together, by 2.12 clip norms; epsilon is that of one."""
     for budget in (PrivacyBudget(), PrivacyBudget(max_epsilon=1e6)):
         client = SplitClient(TOY.lower(), Images(), batch_size=4, device="cpu", privacy=budget)
-        assert client.attach(ORDER, None)["batch-norm"] is True
+        assert client.attach(ORDER, None)["across-batch"] is True
         if budget.max_epsilon is None:
             ask(client, 0, mask(3))
             assert client.epsilon == math.inf

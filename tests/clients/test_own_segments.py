@@ -214,11 +214,11 @@ def test_attributes_that_mean_something_else_are_left_alone(named: dict[str, Any
 @pytest.mark.parametrize("geometry", [(2, 3), [2, 3], {"patches": 2, "width": 3}])
 def test_a_geometry_that_is_none_is_refused(geometry: Any) -> None:
     """The grid and the positions that it is to state would be ignored with it."""
-    with pytest.raises(TypeError, match=r"^segment\.geometry is .*; needed is a Geometry\(patches"):
+    with pytest.raises(TypeError, match=r"^segment\.geometry is .*; expected a Geometry\(patches"):
         SplitClient(Lower(geometry=geometry), DATA)
-    with pytest.raises(TypeError, match=r"^upper\.geometry is .*; needed is a Geometry\(patches"):
+    with pytest.raises(TypeError, match=r"^upper\.geometry is .*; expected a Geometry\(patches"):
         PSL(Lower(geometry=geometry), num_classes=3)
-    with pytest.raises(TypeError, match=r"^trunk\.geometry is .*; needed is a Geometry\(patches"):
+    with pytest.raises(TypeError, match=r"^trunk\.geometry is .*; expected a Geometry\(patches"):
         USplitSL(Part(geometry=geometry))
 
 

@@ -127,7 +127,7 @@ def test_a_shuffle_across_the_batch_has_no_epsilon() -> None:
     segment.norm = PatchShuffle(0.4)
     budget = PrivacyBudget(delta=DELTA, max_epsilon=1e9)
     client = SplitClient(segment, data, batch_size=TOY.batch, privacy=budget, device="cpu")
-    assert client.attach(ORDER, None)["batch-norm"] is True
+    assert client.attach(ORDER, None)["across-batch"] is True
     with pytest.raises(ClientError, match="has no epsilon: BatchNorm, or another layer across"):
         ask(client, 0, mask(3))
 
@@ -157,7 +157,7 @@ def test_an_example_that_moves_only_those_behind_it_leaves_no_epsilon(
         data = Examples(torch.zeros(12, N, FEATURES, dtype=torch.float64), torch.arange(12) % 3)
     budget = PrivacyBudget(delta=DELTA, max_epsilon=1e9)
     client = SplitClient(segment, data, batch_size=TOY.batch, privacy=budget, device="cpu")
-    assert client.attach(ORDER, None)["batch-norm"] is True
+    assert client.attach(ORDER, None)["across-batch"] is True
     with pytest.raises(ClientError, match="has no epsilon: BatchNorm, or another layer across"):
         ask(client, 0, mask(3))
     assert spent(client) == 0
@@ -185,7 +185,7 @@ def test_a_buffer_that_carries_a_record_to_later_batches_leaves_no_epsilon() -> 
     for limit, setting in ((1e9, "max_epsilon"), (None, "")):
         budget = PrivacyBudget(delta=DELTA, max_epsilon=limit)
         client = SplitClient(segment, data, batch_size=TOY.batch, privacy=budget, device="cpu")
-        assert client.attach(ORDER, None)["batch-norm"] is True
+        assert client.attach(ORDER, None)["across-batch"] is True
         if setting:
             why = r"has no epsilon: BatchNorm, .* \(here: the buffer 'norm.before' that examples"
             with pytest.raises(ClientError, match=f"{setting}.*{why}"):
@@ -224,7 +224,7 @@ def test_what_only_a_whole_batch_shows_leaves_no_epsilon(size: int) -> None:
     segment.norm = Centred(size)
     budget = PrivacyBudget(delta=DELTA, max_epsilon=1e9)
     client = SplitClient(segment, data, batch_size=size, privacy=budget, device="cpu")
-    assert client.attach(ORDER, None)["batch-norm"] is True
+    assert client.attach(ORDER, None)["across-batch"] is True
 
 
 class Gated(nn.Module):
@@ -259,7 +259,7 @@ def test_the_weights_of_every_round_are_tried(
     for server_round, gate in ((1, 0.0), (2, 1.0), (3, 7.0)):
         weights = {**client.weights(), "norm.gate": torch.tensor(gate, dtype=torch.float64)}
         described = client.attach(replace(ORDER, server_round=server_round), weights)
-        assert described.get("batch-norm", False) == (mixes and gate == 7)
+        assert described.get("across-batch", False) == (mixes and gate == 7)
 
 
 class Uncopied(nn.Identity):
@@ -285,16 +285,16 @@ class Unseeded(nn.Module):
 def test_a_budget_wants_to_know_whether_a_segment_mixes_its_batch(
     layer: nn.Module, limit: dict[str, Any], setting: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a budget a warning says that it cannot be told."""
+    """Without a budget a warning says that it could not be determined."""
     segment, data = client_of().segment, client_of().batches.data
     segment.norm = layer
     budget = PrivacyBudget(delta=DELTA, **limit)
     client = SplitClient(segment, data, batch_size=TOY.batch, privacy=budget, device="cpu")
     if setting:
         sentence = (
-            f"^this client has {setting}, and it cannot be told whether its lower segment mixes "
-            r"the examples of a batch, .* \(the client's log says why\): take one that can be "
-            "copied"
+            f"^this client has {setting}, and it could not be determined whether its lower segment "
+            r"mixes the examples of a batch, .* \(the client's log says why\): take one that "
+            "can be copied"
         )
         with pytest.raises(ClientError, match=sentence):
             client.attach(ORDER, None)

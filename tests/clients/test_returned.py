@@ -34,29 +34,29 @@ def fit(method: str, change: Callable[[Any], Any], strategy: type[Any] = SFL) ->
 
 
 WRONG: list[tuple[str, Callable[[Any], Any], str]] = [
-    ("attach", lambda output: None, "returns None; needed is the dictionary of"),
+    ("attach", lambda output: None, "returns None; expected the dictionary of"),
     (
         "attach",
         lambda output: list(output),
-        "returns a list of a str, a str, a str; needed is the dic",
+        "returns a list of a str, a str, a str; expected the dic",
     ),
-    ("release", lambda output: None, "returns None; needed is a pair of"),
-    ("release", lambda output: output[0], "returns a dict; needed is a pair of"),
+    ("release", lambda output: None, "returns None; expected a pair of"),
+    ("release", lambda output: output[0], "returns a dict; expected a pair of"),
     (
         "release",
         lambda output: (*output, 1),
-        "returns a tuple of a dict, a dict, an int; needed is",
+        "returns a tuple of a dict, a dict, an int; expected a pair",
     ),
-    ("release", lambda output: (output[0], None), "returns None as metrics; needed is a pair of"),
+    ("release", lambda output: (output[0], None), "returns None as metrics; expected a pair of"),
     (
         "release",
         lambda output: (output[1], output[0]),
-        "returns an int as its weight 'num-examples'; n",
+        "returns an int as its weight 'num-examples'; exp",
     ),
     (
         "release",
         lambda output: ({name: tensor.numpy() for name, tensor in output[0].items()}, output[1]),
-        r"returns a ndarray \(\d+.*\) as its weight 'position'; needed is a pair of",
+        r"returns a ndarray \(\d+.*\) as its weight 'position'; expected a pair of",
     ),
     (
         "release",
@@ -85,7 +85,7 @@ def test_what_a_subclass_adds_is_taken() -> None:
 
 
 def test_weights_that_are_not_averaged_may_be_anything() -> None:
-    with pytest.raises(LinkError, match="release of Own returns a dict; needed is a pair"):
+    with pytest.raises(LinkError, match="release of Own returns a dict; expected a pair"):
         fit("release", lambda output: output[0], PSL)
     fit("release", lambda output: (None, output[1]), PSL)
     fit("release", lambda output: ({"w": np.ones(2)}, output[1]), PSL)

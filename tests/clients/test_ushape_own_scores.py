@@ -233,7 +233,9 @@ def test_scores_in_no_dictionary_are_refused() -> None:
     client = attached(toy, scores=Listed)
     reply = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
     client.run("decode_test", {"outputs": reply["messages"]})
-    with pytest.raises(ClientError, match="result of the scores returns a list of a float; needed"):
+    with pytest.raises(
+        ClientError, match="result of the scores returns a list of a float; expected"
+    ):
         client.run("score", {"kind": "federated"})
 
 
@@ -321,7 +323,7 @@ def test_an_evaluation_that_loses_all_clients_says_that_nothing_was_evaluated(
     strategy = evaluating(segmenting(tail=Transposed()))
     assert strategy.rows[0]["accuracy"] is None
     warning = (
-        "nothing was evaluated: client 0: logits returns a tensor (2, 4, 2, 3); needed is a tensor "
+        "nothing was evaluated: client 0: logits returns a tensor (2, 4, 2, 3); expected a tensor "
         "whose first dimension is the examples, 4"
     )
     assert warning in caplog.messages

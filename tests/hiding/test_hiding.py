@@ -136,7 +136,7 @@ def test_before_the_first_round_nothing_is_hidden() -> None:
 
 @pytest.mark.parametrize("lam", [0, -0.1, 1.1])
 def test_a_mixing_ratio_out_of_range_is_named(lam: float) -> None:
-    with pytest.raises(ValueError, match=rf"lam is {lam}; allowed is 0 < lam <= 1"):
+    with pytest.raises(ValueError, match=rf"lam is {lam}; it must be above 0 and at most 1"):
         NaiveMix(lam)
 
 

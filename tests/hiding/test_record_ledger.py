@@ -59,9 +59,7 @@ def test_a_ledger_of_other_examples_is_refused() -> None:
     with pytest.raises(ValueError, match="a ledger of 5 values cannot take a state of 3"):
         again(charged(), {"train": 4, "federated": 5})
     without = again(charged(), {"train": 4})
-    with pytest.raises(
-        ValueError, match="the ledger of federated examples is of 3, but there are 5"
-    ):
+    with pytest.raises(ValueError, match="the ledger of federated examples is for 3, but got 5"):
         without.open({"train": 4, "federated": 5})
     without.open(BOTH)
 

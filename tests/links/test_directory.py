@@ -275,7 +275,7 @@ def test_a_partition_id_that_no_ticket_can_hold_costs_its_own_node_only(
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
         for _ in range(2):
             assert directory.update(grid.grid, 2, 60) == {0: 100, 1: 101}
-    why = f"node 202 is left out: it says partition-id {index}; allowed are 0 to 2147483647"
+    why = f"node 202 is left out: it says partition-id {index}; it must be from 0 to 2147483647"
     assert caplog.messages == [why]
     with pytest.raises(LinkError, match=f"min-nodes is 3: {why}"):
         directory.update(grid.grid, 3, 0)

@@ -225,15 +225,15 @@ def test_a_clients_metrics_are_numbers(value: Any, failure: str | None) -> None:
 @pytest.mark.parametrize(
     ("wrong", "failure"),
     [
-        (lambda reply: [1], "step returns a list of an int; needed is a dictionary of tensors and"),
-        (lambda reply: None, "step returns None; needed is a dictionary"),
+        (lambda reply: [1], "step returns a list of an int; expected a dictionary of tensors and"),
+        (lambda reply: None, "step returns None; expected a dictionary"),
         (
             lambda reply: {**reply, "smashed": [reply["smashed"][0].to_sparse()]},
-            "step returns a tensor of kind sparse_coo; needed are strided tensors with values",
+            "step returns a tensor of kind sparse_coo; expected strided tensors with values",
         ),
         (
             lambda reply: {**reply, "labels": {"own": reply["labels"].to("meta")}},
-            "step returns a tensor of kind meta; needed are strided tensors with values",
+            "step returns a tensor of kind meta; expected strided tensors with values",
         ),
     ],
 )

@@ -18,14 +18,14 @@ from flwr_splitmix.testing.toy import Toy
     [
         ({"cover": "some"}, ValueError, "Own: cover is 'some'; it must be one of partition"),
         ({"regroup": "round"}, ValueError, "Own: regroup is 'round'; it must be one of step"),
-        ({"positions": "lower"}, ValueError, "Own: positions is 'lower'; allowed are None and 'up"),
+        ({"positions": "lower"}, ValueError, "Own: positions is 'lower'; it must be None or 'up"),
         ({"min_members": "2"}, ValueError, "Own: min_members is '2'; it must be a whole number"),
         ({"k": 2.0}, ValueError, "Own: k is 2.0; it must be a whole number"),
         ({"min_patches": -1}, ValueError, "Own: min_patches is -1; it must be at least 0"),
         ({"k_times": 1}, ValueError, "Own: k_times is 1; "),
         ({"mask_per_sample": None}, ValueError, "Own: mask_per_sample is None; "),
         ({"shares": FullShare}, TypeError, "Own: shares is <class"),
-        ({"shares": (FullShare(),)}, TypeError, "needed is a tuple of classes of Share"),
+        ({"shares": (FullShare(),)}, TypeError, "expected a tuple of classes of Share"),
         (
             {"plan": lambda self, members, shape, rng: None},
             TypeError,

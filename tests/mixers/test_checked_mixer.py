@@ -60,31 +60,31 @@ def alone(client: Any, share: Any = None) -> Group:
 @pytest.mark.parametrize(
     ("passes", "message"),
     [
-        (lambda members: None, "passes of the plan is None; needed is Plan(shape, passes)"),
+        (lambda members: None, "passes of the plan is None; expected Plan(shape, passes)"),
         (
             lambda members: tuple(map(alone, members)),
-            "a pass of the plan is a Group; needed is Plan(shape, passes): passes are a tuple of",
+            "a pass of the plan is a Group; expected Plan(shape, passes): passes are a tuple of",
         ),
-        (lambda members: (map(alone, members),), "a pass of the plan is a map; needed is Plan("),
+        (lambda members: (map(alone, members),), "a pass of the plan is a map; expected Plan("),
         (
             lambda members: (tuple((Member(c, FullShare()),) for c in members),),
-            "in a pass of the plan is a tuple of a Member; needed is Plan(shape, passes)",
+            "in a pass of the plan is a tuple of a Member; expected Plan(shape, passes)",
         ),
         (
             lambda members: ((Group(tuple(members)),),),
-            "in a group of the plan is an int; needed is Group(members), a tuple of Member(client,",
+            "in a group of the plan is an int; expected Group(members), a tuple of Member(client,",
         ),
         (
             lambda members: ((Group(map(Member, members)),),),  # type: ignore[arg-type]
-            "a group's members of the plan is a map; needed is Group(members)",
+            "a group's members of the plan is a map; expected Group(members)",
         ),
         (
             lambda members: ((alone("0"),),),
-            "a member's client is '0'; needed is one of the numbers that `plan` is given",
+            "a member's client is '0'; expected one of the numbers that `plan` is given",
         ),
         (
             lambda members: ((alone(0, FullShare),),),
-            "the share of client 0 is the class FullShare; needed is an object of a subclass",
+            "the share of client 0 is the class FullShare; expected an object of a subclass",
         ),
     ],
 )
@@ -124,7 +124,7 @@ def changed(change: Callable[[Mixed], Mixed]) -> Callable[..., Mixed]:
                 NoMixing.merge(mixer, *arguments, **more), smashed=torch.zeros(1, 2, 3)
             ),
             ValueError,
-            "Own: the smashed that `merge` returns are a tensor (1, 2, 3); needed is a tensor (",
+            "Own: the smashed that `merge` returns are a tensor (1, 2, 3); expected a tensor (",
         ),
         (
             "merge",
@@ -132,31 +132,41 @@ def changed(change: Callable[[Mixed], Mixed]) -> Callable[..., Mixed]:
                 NoMixing.merge(mixer, *arguments, **more), targets=torch.zeros(3)
             ),
             ValueError,
-            "Own: the targets that `merge` returns are a tensor (3,); needed is a tensor (",
+            "Own: the targets that `merge` returns are a tensor (3,); expected a tensor (",
         ),
         (
             "merge",
             changed(lambda mixed: replace(mixed, targets=mixed.targets[:, :1])),
             ValueError,
-            ", 1); needed is a tensor (",
+            ", 1); expected a tensor (",
         ),
         (
             "merge",
             changed(lambda mixed: replace(mixed, smashed=mixed.smashed.float())),
             ValueError,
-            "Own: the smashed data that `merge` returns are torch.float32; needed is torch.float64",
+            "Own: the smashed data that `merge` returns are torch.float32; expected torch.float64",
         ),
-        ("split", lambda *_: None, TypeError, SPLIT + "None; needed is a dictionary by client"),
-        ("split", lambda *_: [None, None], TypeError, SPLIT + "a list of None, None; needed"),
+        ("split", lambda *_: None, TypeError, SPLIT + "None; expected a dictionary by client"),
+        ("split", lambda *_: [None, None], TypeError, SPLIT + "a list of None, None; expected"),
         (
             "split",
             lambda mixer, gradient, *_: {0: gradient, 1: gradient},
             TypeError,
             SPLIT + "a tensor (",
         ),
-        ("split", lambda *_: {0: []}, TypeError, SPLIT + "a list of nothing for client 0; needed"),
+        (
+            "split",
+            lambda *_: {0: []},
+            TypeError,
+            SPLIT + "a list of nothing for client 0; expected",
+        ),
         ("split", lambda _, gradient, *__: {7: [gradient]}, ValueError, SPLIT + "a gradient for "),
-        ("split", lambda _, gradient, *__: {"0": [gradient]}, ValueError, "client '0', who has no"),
+        (
+            "split",
+            lambda _, gradient, *__: {"0": [gradient]},
+            ValueError,
+            "client '0', which has no",
+        ),
     ],
 )
 @pytest.mark.parametrize("parts", [1, 2])
@@ -227,7 +237,7 @@ def sharing(**methods: Any) -> Mixer:
         (
             {"pick": lambda self, gradient: None},
             TypeError,
-            "`pick` of share 'odd' returns None; needed is the gradient of the client's anchor",
+            "`pick` of share 'odd' returns None; expected the gradient of the client's anchor",
         ),
         (
             {"pick": lambda self, gradient: gradient[:, :1]},

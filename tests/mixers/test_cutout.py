@@ -104,7 +104,7 @@ def test_clients_and_steps_have_masks_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"ratio": 0.0}, r"ratio is 0\.0; allowed is 0 < ratio <= 1, or None to draw it"),
+        ({"ratio": 0.0}, r"ratio is 0\.0; it must be above 0 and at most 1, or None to draw it"),
         ({"ratio": -0.5}, r"ratio is -0\.5"),
         ({"ratio": 1.5}, r"ratio is 1\.5"),
         ({"ratio": math.nan}, "ratio is nan"),

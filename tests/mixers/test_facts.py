@@ -213,7 +213,7 @@ def test_a_wrapper_that_takes_no_noise_gets_none_and_reports_no_epsilon() -> Non
 def test_a_wrapper_made_for_more_clients_than_the_inner_mixer_says_so() -> None:
     mixer = states(min_members=4)(Mixup(k=2))
     mixer.check_clients(4)
-    with pytest.raises(ValueError, match="States needs at least 4 clients in a round, here are 3"):
+    with pytest.raises(ValueError, match="States needs at least 4 clients in a round, got 3"):
         mixer.check_clients(3)
     with pytest.raises(ValueError, match="k is 2, but only 1 client takes part"):
         mixer.check_clients(1)

@@ -234,9 +234,9 @@ def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) 
     [
         ({"mixer": PatchCutMix}, r"mixer is the class PatchCutMix; expected an object"),
         ({"mixer": "mixup"}, r"mixer is 'mixup'; expected a Mixer, such as PatchCutMix\(k=2\)"),
-        ({"grid": 4}, r"grid is an int; needed is \(rows, columns\), or None"),
-        ({"grid": "44"}, r"grid is '44'; needed is \(rows, columns\), or None"),
-        ({"grid": (4, 4, 4)}, r"grid is \(4, 4, 4\); needed is \(rows, columns\), or None"),
+        ({"grid": 4}, r"grid is an int; expected \(rows, columns\), or None"),
+        ({"grid": "44"}, r"grid is '44'; expected \(rows, columns\), or None"),
+        ({"grid": (4, 4, 4)}, r"grid is \(4, 4, 4\); expected \(rows, columns\), or None"),
     ],
 )
 def test_options_of_another_kind_are_refused(options: dict[str, Any], sentence: str) -> None:
@@ -262,8 +262,8 @@ def test_k_passes_are_refused() -> None:
     [
         ({"rows": 0}, "a grid of 0 x 3 cells has none"),
         ({"columns": -3}, "a grid of 2 x -3 cells has none"),
-        ({"classes": 0}, "classes is 0; allowed are 1 to 1000000"),
-        ({"classes": 10**12}, "classes is 1000000000000; allowed are 1 to 1000000"),
+        ({"classes": 0}, "classes is 0; it must be from 1 to 1000000"),
+        ({"classes": 10**12}, "classes is 1000000000000; it must be from 1 to 1000000"),
         ({"parts": ()}, "share 'input' has no parts"),
     ],
 )

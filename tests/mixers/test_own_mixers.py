@@ -153,7 +153,7 @@ def test_a_field_that_cannot_be_sent_is_named_where_the_share_is_defined(annotat
 
 def test_numpys_numbers_are_to_be_converted() -> None:
     share = patches(0, np.int64(2))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"here is int64: convert it with int\(...\)"):
+    with pytest.raises(ValueError, match=r"got int64: convert it with int\(...\)"):
         share_from_wire(share.to_wire(), SHARES)
 
 
@@ -180,8 +180,8 @@ def test_a_share_that_detaches_is_refused() -> None:
 @pytest.mark.parametrize(
     ("returned", "sentence"),
     [
-        (torch.ones(2, 3, 4), "must return (upload, anchor), two tensors; here is Tensor"),
-        ((torch.ones(2, 3, 4), None), "two tensors; here is Tensor, NoneType"),
+        (torch.ones(2, 3, 4), "must return (upload, anchor), two tensors; got Tensor"),
+        ((torch.ones(2, 3, 4), None), "two tensors; got Tensor, NoneType"),
         (
             (torch.ones(2, 1, 4), torch.ones(2, 3, 4)),
             "makes a tensor of shape (2, 1, 4), but its `upload_shape` says (2, 3, 4)",
@@ -259,8 +259,8 @@ def renamed(name: str | None) -> type[Share]:
     [
         (renamed("mine"), "shares must be a sequence of kinds of shares, such as (MyShare,), not "),
         (3, "shares must be a sequence of kinds of shares"),
-        ((FullShare(),), "shares must be subclasses of Share, here is FullShare("),
-        ((NoMixing,), "shares must be subclasses of Share, here is <class"),
+        ((FullShare(),), "shares must be subclasses of Share, got FullShare("),
+        ((NoMixing,), "shares must be subclasses of Share, got <class"),
         ((renamed(None),), "share Mine has no name, by which clients know it; give it one, such"),
         ((renamed("full"),), "share Mine has the name 'full' of FullShare; give it a new one"),
         ((renamed("mine"), renamed("mine")), "share Mine has the name 'mine' of Mine"),

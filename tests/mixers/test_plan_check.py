@@ -126,10 +126,10 @@ def test_sums_have_no_masks() -> None:
 @pytest.mark.parametrize(
     ("share", "sentence"),
     [
-        (Listed(patches=4, kept=[0.0, 1.0]), "must return an int64 tensor, here is torch.float32"),
-        (Listed(patches=4, kept=[[[0]]]), "the shape (1,) or (2, 1), as its `count` is 1; here"),
-        (Listed(patches=4, kept=[3, 4]), "share 'listed' keeps patches 3 to 4; there are 0 to 3"),
-        (Listed(patches=4, kept=[-1, 0]), "share 'listed' keeps patches -1 to 0; there are 0 to"),
+        (Listed(patches=4, kept=[0.0, 1.0]), "must return an int64 tensor, got torch.float32"),
+        (Listed(patches=4, kept=[[[0]]]), "the shape (1,) or (2, 1), as its `count` is 1; got"),
+        (Listed(patches=4, kept=[3, 4]), "share 'listed' keeps patches 3 to 4; expected 0 to 3"),
+        (Listed(patches=4, kept=[-1, 0]), "share 'listed' keeps patches -1 to 0; expected 0 to"),
         (Listed(patches=3, kept=[0]), "the share is for 0 + 3 tokens, the smashed data have "),
     ],
 )
@@ -148,7 +148,7 @@ def test_a_count_of_its_own_must_be_right() -> None:
         def count(self) -> int:
             return 3
 
-    with pytest.raises(ValueError, match=re.escape("as its `count` is 3; here is (2,)")):
+    with pytest.raises(ValueError, match=re.escape("as its `count` is 3; got (2,)")):
         check([Miscounted(patches=4, kept=[0, 1])])
 
 
@@ -197,7 +197,9 @@ def test_a_run_refuses_masks_that_overlap() -> None:
 
 
 def test_an_unknown_family_is_named() -> None:
-    with pytest.raises(TypeError, match="family of share Odd is 'nonsense'; allowed are 'full'"):
+    with pytest.raises(
+        TypeError, match="family of share Odd is 'nonsense'; it must be one of 'full'"
+    ):
         type("Odd", (Listed,), {"family": "nonsense", "name": "odd"})
 
 
@@ -219,5 +221,5 @@ def test_a_run_refuses_what_is_no_plan(wrap: Callable[[Mixer], Mixer]) -> None:
     toy = Toy(clients=2)
     mixer = wrap(Nothing([]))
     strategy = SplitStrategy(toy.upper(), mixer=mixer, device="cpu", steps_per_round=1)
-    with pytest.raises(TypeError, match="Nothing: `plan` must return a Plan, here is a list"):
+    with pytest.raises(TypeError, match="Nothing: `plan` must return a Plan, got a list"):
         strategy.fit(toy.make_clients(sgd(0.1)), 1)

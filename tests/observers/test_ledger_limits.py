@@ -82,7 +82,7 @@ def test_what_came_and_was_not_mixed_is_owed_by_clients_that_go_on() -> None:
     ledger = PrivacyLedger(DELTA, trusted_mixer=True)
     share = noisy(WeightedShare(lam=0.5), clamp_labels=False)
     for server_round in (1, 2):
-        begin(ledger, server_round, clients=(0, 1), described={"goes-on": server_round > 1})
+        begin(ledger, server_round, clients=(0, 1), described={"same-object": server_round > 1})
         for client in (0, 1):
             send(ledger, share, client=client)
         if server_round == 1:
@@ -96,7 +96,7 @@ def test_what_came_and_was_not_mixed_is_owed_by_clients_that_go_on() -> None:
 def test_a_ledger_that_meets_a_client_charges_what_it_sent_before(goes_on: bool) -> None:
     """That the client charges it no more is no reason: this ledger has never had it."""
     ledger = PrivacyLedger(DELTA)
-    begin(ledger, 1, earlier=[1], described={"goes-on": goes_on})
+    begin(ledger, 1, earlier=[1], described={"same-object": goes_on})
     send(ledger, noisy(FullShare()))
     assert spent(ledger) == pytest.approx(2 * FULL)
 
@@ -185,7 +185,7 @@ def test_tests_that_a_client_declares_public_cost_nothing() -> None:
 
 def test_a_client_that_normalises_over_batches_has_no_bound() -> None:
     ledger = PrivacyLedger(DELTA)
-    begin(ledger, described={"batch-norm": True})
+    begin(ledger, described={"across-batch": True})
     assert ledger.report().startswith("client 0: no epsilon: BatchNorm, or another layer")
 
 

@@ -91,7 +91,7 @@ def test_every_cut_that_is_listed_is_one() -> None:
     for cut_at in model.cuts:
         lower, _ = split_vision_model("resnet18", cut_at=cut_at, cell=1)
         assert sum(p.numel() for p in lower.parameters()) > 0
-    with pytest.raises(ValueError, match=f"allowed are {', '.join(model.cuts)}"):
+    with pytest.raises(ValueError, match=f"available: {', '.join(model.cuts)}"):
         split_vision_model("resnet18", cut_at="layer9")
 
 

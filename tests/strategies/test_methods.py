@@ -52,14 +52,14 @@ def test_who_averages_does_so_by_fedavg(method: Method) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "sentence"),
     [
-        (VanillaCutMixSL, {"k": 3}, "k is 3; VanillaCutMix mixes pairs, .* allowed is only 2"),
+        (VanillaCutMixSL, {"k": 3}, "k is 3; VanillaCutMix mixes pairs, .* it must be 2"),
         (VanillaCutMixSL, {"beta": 0.0}, r"beta is 0\.0; it must be greater than 0"),
         (CutMixSL, {"alpha": 0.0}, r"alpha is 0\.0; it must be greater than 0, or None"),
         (CutMixSL, {"k": 1}, "k is 1; a mixing group needs at least 2 clients"),
         (MixupSL, {"alpha": -1.0}, r"alpha is -1\.0; it must be greater than 0, or None"),
         (ShuffledCutMixSL, {"alpha": math.nan}, "alpha is nan; it must be greater than 0"),
-        (CutoutSL, {"ratio": 0.0}, r"ratio is 0\.0; allowed is 0 < ratio <= 1, or None"),
-        (CutoutSL, {"ratio": 1.01}, r"ratio is 1\.01; allowed is 0 < ratio <= 1"),
+        (CutoutSL, {"ratio": 0.0}, r"ratio is 0\.0; it must be above 0 and at most 1, or None"),
+        (CutoutSL, {"ratio": 1.01}, r"ratio is 1\.01; it must be above 0 and at most 1"),
         (BatchShuffleSL, {"labels": [], "kappa": 0.0}, r"kappa is 0\.0; it must be above 0"),
         (BatchShuffleSL, {"labels": [], "kappa": 1.1}, r"kappa is 1\.1; it must be above 0"),
         (BatchShuffleSL, {"labels": [], "kappa": math.nan}, "kappa is nan"),

@@ -70,7 +70,7 @@ def test_federated_and_central_evaluation_agree_and_have_matthews_correlation() 
 
 def test_noise_on_labels_is_refused_on_both_sides() -> None:
     noise = GaussianNoise(sigma_s=0.1, sigma_y=0.1)
-    with pytest.raises(ValueError, match=r"several labels.*allowed with it is sigma-y 0"):
+    with pytest.raises(ValueError, match=r"several labels.*use sigma-y 0.0"):
         PSL(TOY.upper(), multi_label=True, noise=noise)
     # A server may still ask for it.
     strategy = DPCutMixSL(TOY.upper(), noise=noise, device="cpu")
@@ -78,9 +78,9 @@ def test_noise_on_labels_is_refused_on_both_sides() -> None:
     plan = strategy.mixer.plan(range(4), shape, np.random.default_rng(0))
     (share,) = plan.shares(0)
     assert share is not None
-    with pytest.raises(ValueError, match=r"several labels.*allowed with it is sigma-y 0"):
+    with pytest.raises(ValueError, match=r"several labels.*use sigma-y 0.0"):
         share.upload_labels(TOY.data(0).labels[: TOY.batch], torch.float64)
-    assert NO_LABEL_NOISE.endswith("sigma-y 0.0")
+    assert NO_LABEL_NOISE.endswith("use sigma-y 0.0 with them")
 
 
 class Twice(SplitClient):

@@ -157,7 +157,7 @@ def test_a_way_to_hide_texts_says_that_it_takes_no_images(kind: Any) -> None:
     model = parts()
     clients = clients_of(model, 2, lambda: kind(images(9), vocab_size=4))
     others = listed(other.__name__ for other in HIDINGS if not other.texts_only)
-    with pytest.raises(LinkError, match=f"{kind.__name__} hides texts.*there are {others}"):
+    with pytest.raises(LinkError, match=f"{kind.__name__} hides texts.*use {others}"):
         trained("USplitSL", clients, model.trunk)
 
 
@@ -168,7 +168,7 @@ def test_a_way_to_hide_among_images_refuses_batches_of_one(kind: type[Hiding]) -
     client = UShapeClient(
         model.head, model.tail, images(0), batch_size=1, hiding=kind(), device="cpu"
     )
-    message = f"batch_size is 1, but {kind.__name__} works only .*: needed are at least 2"
+    message = f"batch_size is 1, but {kind.__name__} works only .*: it must be at least 2"
     with pytest.raises(ClientError, match=message):
         client.attach(ORDER, None)
 

@@ -339,8 +339,8 @@ CLIENT: Any = SplitClient
 @pytest.mark.parametrize(
     ("make", "arguments", "message"),
     [
-        (UShapeClient, (HEAD, DATA, TAIL), "tail is a TensorDataset; needed is a torch.nn.Module"),
-        (UShapeClient, (abs, TAIL, DATA), "head is a builtin_function_or_method; needed is a torc"),
+        (UShapeClient, (HEAD, DATA, TAIL), "tail is a TensorDataset; expected a torch.nn.Module"),
+        (UShapeClient, (abs, TAIL, DATA), "head is a builtin_function_or_method; expected a torc"),
         (UShapeClient, (Part, TAIL, DATA), r"head is the class Part; .*: Part\(...\)"),
         (partial(CLIENT, LOWER, DATA, privacy=8.0), (), "privacy is a float; expected a Pri"),
         (

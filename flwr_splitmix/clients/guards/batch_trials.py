@@ -15,7 +15,7 @@ from flwr_splitmix.segments.apart_trial import ApartTrial
 
 
 class BatchTrials:
-    """Trials of a client's lower segment and data set, and what they have shown.
+    """Trials of a client's lower segment and data set, and their results.
 
     Parameters
     ----------
@@ -24,39 +24,39 @@ class BatchTrials:
     """
 
     def __init__(self, batches: Batches) -> None:
-        self._mixes = ""  # by what examples were seen to change each other's smashed data
+        self._mixes = ""  # what was seen to couple the examples' smashed data
         self._complete = False
         self._apart = ApartTrial()
         self._data = BatchMethodTrial(batches.data, batches.size)
 
-    def whole_batch(self, segment: nn.Module) -> str:
-        """Return by what examples change each other's smashed data; "" if by nothing."""
+    def smashed_coupling(self, segment: nn.Module) -> str:
+        """Return the layer or buffer that couples examples' smashed data; "" if none."""
         return needs_whole_batch(segment) or self._mixes
 
-    def across_batch(self, segment: nn.Module) -> str:
-        """Return by what examples change each other's uploads; "" if by nothing."""
-        return self.whole_batch(segment) or self._data.find()
+    def upload_coupling(self, segment: nn.Module) -> str:
+        """Return the part that couples examples' uploads, the data set included; "" if none."""
+        return self.smashed_coupling(segment) or self._data.find()
 
     def try_data(self, *, accounted: bool) -> None:
-        """Look, once, whether the data set's own `batch` lets examples change each other.
+        """Try, once, whether the data set's own `batch` lets examples change each other.
 
         Parameters
         ----------
         accounted
-            Whether there is a ledger, whose epsilon may not hold if it cannot be told.
+            Whether there is a ledger, whose epsilon may not hold if the trial is inconclusive.
         """
         self._data.find()
         if accounted:
-            self.warn_of_untold_data()
+            self.warn_of_inconclusive_data_trial()
 
-    def warn_of_untold_data(self) -> None:
-        """Log, once a client, if its epsilon may not hold as the trial of its data told nothing."""
-        self._data.warn_of_untold()
+    def warn_of_inconclusive_data_trial(self) -> None:
+        """Warn, once a client, if its epsilon may not hold, as its data's trial is inconclusive."""
+        self._data.warn_of_inconclusive_trial()
 
     def try_segment(
         self, segment: nn.Module, inputs: Callable[[], Tensor], limits: BudgetLimits | None
     ) -> None:
-        """Look whether examples of a batch change each other's smashed data.
+        """Try whether examples of a batch change each other's smashed data.
 
         Without a ledger once; a budget must hold for any weights that a server sends later.
 
@@ -72,7 +72,7 @@ class BatchTrials:
         Raises
         ------
         ClientError
-            If it cannot be told, and nothing may leave without an epsilon.
+            If the trial is inconclusive, and nothing may leave without an epsilon.
         """
         if self._mixes or (self._complete and limits is None):
             return
@@ -80,4 +80,4 @@ class BatchTrials:
         layer = self._apart.find(partial(mixing_layers, segment, batch), segment, batch)
         self._mixes, self._complete = layer or "", layer is not None
         if not self._complete and limits is not None:
-            limits.admit_untold()
+            limits.refuse_inconclusive_trial()

@@ -1,4 +1,4 @@
-"""What a client's budget refuses, before anything is charged."""
+"""The limits of a client's budget, which are checked before anything is charged."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class BudgetLimits:
     ----------
     budget
         What is allowed.
-    across_batch
-        Returns by what a record changes uploads of others; "" if by nothing.
+    upload_coupling
+        Returns the part by which a record changes uploads of others; "" if none.
     first_weights
         The run's first lower segment, which a server may not replace unless averaging is allowed.
     """
 
     def __init__(
-        self, budget: PrivacyBudget, across_batch: Callable[[], str], first_weights: FirstWeights
+        self, budget: PrivacyBudget, upload_coupling: Callable[[], str], first_weights: FirstWeights
     ) -> None:
         self.budget = budget
-        self._across_batch = across_batch
+        self._upload_coupling = upload_coupling
         self._first_weights = first_weights
 
-    def admit_round(self, order: Order, arrays: Mapping[str, Tensor] | None) -> None:
+    def check_round(self, order: Order, arrays: Mapping[str, Tensor] | None) -> None:
         """Refuse a round that would send or replace the lower segment, unless averaging is allowed.
 
         Parameters
@@ -55,10 +55,10 @@ class BudgetLimits:
                 "lower segment, from which crafted gradients read its data; take a strategy that "
                 "does not average, or allow it (a node: allow-averaging)"
             )
-        self._first_weights.admit(arrays, self.budget.refusing_option)
+        self._first_weights.check(arrays, self.budget.refusing_option)
 
-    def admit_untold(self) -> None:
-        """Refuse a lower segment that may mix a batch's examples, as no trial could tell.
+    def refuse_inconclusive_trial(self) -> None:
+        """Refuse a lower segment that may mix a batch's examples: its trial is inconclusive.
 
         Raises
         ------
@@ -67,14 +67,15 @@ class BudgetLimits:
         """
         if self.budget.requires_epsilon:
             raise ClientError(
-                f"this client has {self.budget.refusing_option}, and it cannot be told whether its "
-                "lower segment mixes the examples of a batch, which would leave no epsilon (the "
-                "client's log says why): take one that can be copied (copy.deepcopy), returns "
-                "finite numbers with random weights, draws random numbers from the generators of "
-                "torch, NumPy or Python, and depends neither on the time nor on its number of calls"
+                f"this client has {self.budget.refusing_option}, and it could not be determined "
+                "whether its lower segment mixes the examples of a batch, which would leave no "
+                "epsilon (the client's log says why): take one that can be copied (copy.deepcopy), "
+                "returns finite numbers with random weights, draws random numbers from the "
+                "generators of torch, NumPy or Python, and depends neither on the time nor on its "
+                "number of calls"
             )
 
-    def admit_kinds(self, shares: Sequence[Share | None]) -> None:
+    def check_kinds(self, shares: Sequence[Share | None]) -> None:
         """Refuse shares that have no epsilon whatever the data, before any data are touched.
 
         Mixing inputs can fail, and whether it does would tell of the labels.
@@ -90,19 +91,19 @@ class BudgetLimits:
             self.require_epsilon([*releases, *self.of_segment()])
 
     def require_epsilon(self, events: Sequence[Event]) -> None:
-        """Refuse releases that have no epsilon, if they need one; raises as `admit_kinds`."""
+        """Refuse releases that have no epsilon, if they need one; raises as `check_kinds`."""
         if not self.budget.requires_epsilon:
             return
         alone = Ledger(self.budget.relation)
         alone.charge(*events)
         because = alone.statement(self.budget.delta).unbounded_because
         if because:
-            remark = f" (here: {layer})" if (layer := self._across_batch()) else ""
+            cause = f" (here: {layer})" if (layer := self._upload_coupling()) else ""
             raise ClientError(
                 f"this client has {self.budget.refusing_option}, and what is asked of it has no "
-                f"epsilon: {'; '.join(because)}{remark}"
+                f"epsilon: {'; '.join(because)}{cause}"
             )
 
     def of_segment(self) -> list[Event]:
-        """Return what any upload of this lower segment discloses besides what a share says."""
-        return [Exposure("batch-norm")] if self._across_batch() else []
+        """Return the events of any upload of this lower segment, beyond those of its share."""
+        return [Exposure("batch-norm")] if self._upload_coupling() else []

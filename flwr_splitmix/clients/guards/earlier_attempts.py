@@ -1,4 +1,4 @@
-"""What a client may have sent in rounds that it did not finish, and has not charged yet."""
+"""Uploads that a client may have sent in rounds that it did not finish, not charged yet."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from flwr_splitmix.privacy import Event, Exposure
 from flwr_splitmix.seeding import secrets_are_seeded
 
 RecordsOf = Callable[[int, int], Iterable[np.ndarray]]
-"""From the numbers of a first and a last batch, it excluded, to the records of these batches: int64
-arrays, with each record as often as it is in them."""
+"""From the numbers of a first and a last batch (the last excluded) to the records of these batches:
+int64 arrays, with each record as often as it is in them."""
 
 Owed = tuple[Sequence[Event], np.ndarray]
 """Releases, and the records (n,), int64, that each owe all of them."""
@@ -29,7 +29,7 @@ class BegunRound(NamedTuple):
     Parameters
     ----------
     order
-        What the server said of it.
+        The server's instruction for it.
     place
         The place in the data at which it began: the number of batches drawn before.
     records_of
@@ -44,7 +44,7 @@ class BegunRound(NamedTuple):
 class EarlierAttempts:
     """The batches that earlier attempts at a round may have sent, until they are charged.
 
-    They have no price before a share tells the noise.
+    They have no price before a share states the noise.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class EarlierAttempts:
     def __init__(self, records: int) -> None:
         self._records = records
         self._spans: list[tuple[int, int | None]] = []
-        """First and last batch, it excluded; without a last one their number is not known."""
+        """First and last batch (the last excluded); None as the last: their number is unknown."""
         self._times: np.ndarray | None = None
         """How often each record is in them, int64; None until it has been counted."""
 
@@ -63,10 +63,10 @@ class EarlierAttempts:
         return bool(self._spans)
 
     def note(self, order: Order, place: int, charged: int) -> None:
-        """Note what an order says of them; nothing, if a repeated batch has the same noise.
+        """Note those that an order names; none, if a repeated batch has the same noise.
 
-        If they are more than `MAX_EARLIER`, or reach over more batches, with those that are still
-        owed, they are of unknown number.
+        If there are more than `MAX_EARLIER`, or they reach over more batches, with those that are
+        still owed, their number is unknown.
 
         Parameters
         ----------
@@ -117,9 +117,9 @@ class EarlierAttempts:
         return times
 
     def _pieces(self) -> Iterator[tuple[int, int, int]]:
-        """Yield which batches are in attempts of known length, each once, and in how many.
+        """Yield spans of batches in attempts of known length, with the number of these attempts.
 
-        (first, last, number): the batches from the first to the last, it excluded, are in as many.
+        (first, last, number): batches from the first to the last (excluded) are in `number`.
         """
         steps: Counter[int] = Counter()
         for first, last in self._spans:
@@ -141,5 +141,5 @@ class EarlierAttempts:
         return [list(span) for span in self._spans]
 
     def restore(self, state: Sequence[Sequence[int | None]]) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
         self._spans, self._times = [(first or 0, last) for first, last in state], None

@@ -18,7 +18,7 @@ from flwr_splitmix.privacy.journal import WAIT, Journal, JournalError, read_jour
 class FirstWeights:
     """Refuses a run's later weights if they differ from the first ones.
 
-    A run that begins again sends the same weights again; other ones are those of an average, or
+    A run that is restarted sends the same weights again; other ones come from averaging, or were
     crafted by the server.
 
     Parameters
@@ -39,10 +39,10 @@ class FirstWeights:
         return cls(None if folder is None else folder / f"first-weights-{index}.jsonl", run)
 
     def forget(self) -> None:
-        """Begin another run of this process; a node's file tells its runs apart itself."""
+        """Begin another run of this process; a node's file distinguishes its runs itself."""
         self._first = ""
 
-    def admit(self, arrays: Mapping[str, Tensor] | None, allowance: str) -> None:
+    def check(self, arrays: Mapping[str, Tensor] | None, allowance: str) -> None:
         """Record a run's first weights, or that it began with none; refuse others.
 
         Parameters
@@ -51,7 +51,7 @@ class FirstWeights:
             The weights, in the dtypes in which they will be loaded; None if the client keeps its
             own, which any run may.
         allowance
-            The option because of which others are refused.
+            The option that refuses others, with its value.
 
         Raises
         ------

@@ -12,11 +12,11 @@ from torch import Tensor
 from flwr_splitmix.data.examples import Example, ExampleSet, fetch, makes_batches
 from flwr_splitmix.overriding import of_package
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
-from flwr_splitmix.segments.across_batch import warn_of_untold
+from flwr_splitmix.segments.across_batch import warn_of_inconclusive_trial
 from flwr_splitmix.segments.trials import agree
 
 MIXING = "its data set's method batch(indices), which mixes examples"
-"""What is said of a data set that does."""
+"""How messages name a data set that mixes examples."""
 
 _ROWS, _OTHERS = 4, 6
 """Most examples of a batch in a trial, and most that are put into a place of it."""
@@ -36,28 +36,30 @@ class BatchMethodTrial:
     def __init__(self, data: ExampleSet, size: int) -> None:
         self._data, self._size = data, size
         self._mixing: str | None = None
-        self._untold = ""
+        self._inconclusive_because = ""
 
     def find(self) -> str:
         """Return `MIXING` if examples were seen to change each other, else ""."""
         if self._mixing is None:
-            self._mixing, self._untold = mixing_batch(self._data, self._size)
+            self._mixing, self._inconclusive_because = mixing_batch(self._data, self._size)
         return self._mixing
 
-    def warn_of_untold(self) -> None:
-        """Log, once, if the trial was made and could not tell."""
-        if self._untold:
-            warn_of_untold(f"batch of the data set {type(self._data).__name__}", self._untold)
-            self._untold = ""
+    def warn_of_inconclusive_trial(self) -> None:
+        """Log, once, that the trial was made and is inconclusive, if so."""
+        if self._inconclusive_because:
+            warn_of_inconclusive_trial(
+                f"batch of the data set {type(self._data).__name__}", self._inconclusive_because
+            )
+            self._inconclusive_because = ""
 
 
 def mixing_batch(data: ExampleSet, size: int) -> tuple[str, str]:
-    """Look whether an example changes what a data set's `batch` makes of others.
+    """Try whether an example changes what a data set's `batch` makes of others.
 
     Two batches differ in one example, and are made with the same random draws: all other rows must
-    be the same, but for rounding. A replacement tells nothing by which the batch has another shape,
-    as texts are padded to the longest and no epsilon covers lengths, or after which other random
-    numbers come, as then the other rows had other draws. Not tried are data sets of this package,
+    be the same, but for rounding. A replacement shows nothing if it gives the batch another shape,
+    as texts are padded to the longest and no epsilon covers lengths, or if other random numbers
+    follow it, as then the other rows had other draws. Not tried are data sets of this package,
     those without a `batch`, and those with a false attribute `across_batch`. Random generators of
     torch, NumPy and Python are left as they were.
 
@@ -68,7 +70,7 @@ def mixing_batch(data: ExampleSet, size: int) -> tuple[str, str]:
 
     Returns
     -------
-    `MIXING` if it does, else "", and why that cannot be told, if so.
+    `MIXING` if it does, else ""; and why the trial is inconclusive, "" if it is not.
     """
     is_of_package = of_package(type(data))
     number = len(data)  # type: ignore[arg-type]

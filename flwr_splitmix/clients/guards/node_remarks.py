@@ -1,4 +1,4 @@
-"""What a node's operator is told once in a run, as the node's policy leaves it open."""
+"""Warnings to a node's operator, once in a run, of what the node's policy leaves open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flwr_splitmix.segments.spreading import spreading_tokens
 log = logging.getLogger("flwr.splitmix")
 
 PLAIN, SPREADING = "plain", "spreading"
-"""Names of what was told, in a client's state."""
+"""Names of warnings that were given, in a client's state."""
 
 
 class NodeRemarks:
@@ -33,16 +33,16 @@ class NodeRemarks:
         self._unlimited = policy.allow_plain is False and policy.max_epsilon is None
         self._spreads = policy.spreads
         self._once = SeenKeys()
-        self._looked = False
+        self._spreading_checked = False
 
-    def admit(
+    def check(
         self,
         client: int,
         shares: Sequence[Share | None],
         segment: nn.Module,
         examples: Callable[[], Tensor],
     ) -> None:
-        """Look at a step's shares before any data are touched.
+        """Check a step's shares before any data are touched.
 
         Parameters
         ----------
@@ -58,8 +58,8 @@ class NodeRemarks:
         Raises
         ------
         ClientError
-            If patches are to be masked whose content other tokens have, too, or it cannot be told,
-            and the node has `allow-spreading` = false.
+            If the node has `allow-spreading` = false, and other tokens have the content of patches
+            that are to be masked, or that could not be determined.
         """
         if self._unlimited and self._once.add(PLAIN):
             log.warning(
@@ -69,43 +69,44 @@ class NodeRemarks:
                 client,
             )
         masked = any(share.masked for share in shares if share is not None)
-        if masked and not self._looked and not (self._spreads and SPREADING in self._once):
-            self._look(client, segment, examples())
+        warned = self._spreads and SPREADING in self._once
+        if masked and not self._spreading_checked and not warned:
+            self._check_spreading(client, segment, examples())
 
-    def _look(self, client: int, segment: nn.Module, inputs: Tensor) -> None:
+    def _check_spreading(self, client: int, segment: nn.Module, inputs: Tensor) -> None:
         number = spreading_tokens(segment, inputs)
         if number == 0:
-            remark = ""
+            problem = ""
         elif number is None:
-            remark = (
-                "it cannot be told whether a patch spreads to other tokens before the cut (the "
-                "lower segment cannot be copied, takes no random weights, or shows nothing of "
+            problem = (
+                "it could not be determined whether a patch spreads to other tokens before the cut "
+                "(the lower segment cannot be copied, takes no random weights, or shows nothing of "
                 "random inputs)"
             )
         else:
-            remark = (
-                f"layers before the cut let a patch spread: at least {number} tokens tell of "
-                "parts of an input of which others tell, too"
+            problem = (
+                f"layers before the cut let a patch spread: at least {number} tokens depend on "
+                "parts of an input on which others depend, too"
             )
-        if remark and not self._spreads:
+        if problem and not self._spreads:
             raise ClientError(
-                f"this node has allow-spreading = false, and {remark}, so that masks hide no "
+                f"this node has allow-spreading = false, and {problem}, so that masks hide no "
                 "patch: cut the model before such layers, as at a ViT's embedding"
             )
-        self._looked = True
-        if self._spreads and self._once.add(SPREADING) and remark:
+        self._spreading_checked = True
+        if self._spreads and self._once.add(SPREADING) and problem:
             log.warning(
                 "client %d: %s; then masks hide no patch, and a server that chooses the first "
                 "weights reads those that are not sent from those that are (allow-spreading = "
                 "false refuses such a cut)",
                 client,
-                remark,
+                problem,
             )
 
     def state(self) -> list[str]:
-        """Return what was told, sorted."""
+        """Return the names of the warnings that were given, sorted."""
         return self._once.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a client's state, which may lack it."""
+        """Continue from a client's state, which may lack them."""
         self._once.restore(state.get("told", ()))

@@ -1,4 +1,4 @@
-"""A client's privacy budget: what it lets out, whatever a server asks for."""
+"""A client's privacy budget, which holds whatever a server asks for."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class PrivacyBudget:
 
     @property
     def refusing_option(self) -> str:
-        """The option, with its value, because of which something is refused."""
+        """The option that refuses something, with its value."""
         if self.max_epsilon is not None:
             return f"max_epsilon = {self.max_epsilon:g}"
         return f"allow_{'averaging' if self.allow_plain else 'plain'} = false"

@@ -63,7 +63,7 @@ class PrivacyGuard:
         self._file, self._on_node = file, on_node
         self._trains = trains
         self._round: BegunRound | None = None
-        self._begins: int | None = None  # where it begins, until its first charge
+        self._uncharged_place: int | None = None  # where it begins, until its first charge
         self._attempts = EarlierAttempts(records)
         self._first: BegunRound | None = None  # with earlier attempts that are not among these yet
 
@@ -86,8 +86,8 @@ class PrivacyGuard:
         return max(epsilon, limit)
 
     def begin_round(self, begun: BegunRound) -> None:
-        """Begin a round, to which the batches belong that are admitted from now on."""
-        self._round, self._begins = begun, begun.place
+        """Begin a round, to which all batches belong that are charged from now on."""
+        self._round, self._uncharged_place = begun, begun.place
 
     def note_first(self, begun: BegunRound) -> None:
         """Note the round in which the client is first asked for a batch with this ledger's state.
@@ -96,7 +96,7 @@ class PrivacyGuard:
         """
         self._first = begun
 
-    def admit(
+    def try_charge_batch(
         self, shares: Sequence[Share | None], size: tuple[int, int], records: np.ndarray
     ) -> bool:
         """Charge the uploads of one batch of the round, unless they would exceed the budget.
@@ -139,38 +139,45 @@ class PrivacyGuard:
         if self._attempts:
             earlier = self._attempts.owed(shares, size, begun.records_of)
         self.limits.require_epsilon([event for owed, _ in earlier for event in owed])
-        with self._held_file():  # between look and charge no other run may charge
-            return self._pays(events, records, begun.order.client, earlier)
-
-    def _pays(
-        self, events: Sequence[Event], records: np.ndarray, client: int, earlier: Sequence[Owed]
-    ) -> bool:
-        limit = self.budget.max_epsilon
-        if limit is not None:
-            after = self.ledger
-            if earlier:
-                after = copy.deepcopy(after)
-                for releases, owing in earlier:
-                    after.charge(*releases, records=owing)
-            if after.would_exceed(
-                *events, max_epsilon=limit, delta=self.budget.delta, records=records
-            ):
+        with self._held_file():  # between check and charge no other run may charge
+            if self._would_exceed(events, records, earlier):
                 self.spent = True
                 log.warning(
                     "client %d sends nothing more: another upload would bring its epsilon above "
                     "max_epsilon = %g%s",
-                    client,
-                    limit,
+                    begun.order.client,
+                    self.budget.max_epsilon,
                     self._why_unbounded,
                 )
                 return False
+            self._charge_batch(events, records, earlier)
+        return True
+
+    def _would_exceed(
+        self, events: Sequence[Event], records: np.ndarray, earlier: Sequence[Owed]
+    ) -> bool:
+        """Return whether a batch, with what is owed, would bring epsilon above `max_epsilon`."""
+        if (limit := self.budget.max_epsilon) is None:
+            return False
+        after = self.ledger
+        if earlier:
+            after = copy.deepcopy(after)
+            for releases, owing in earlier:
+                after.charge(*releases, records=owing)
+        return after.would_exceed(
+            *events, max_epsilon=limit, delta=self.budget.delta, records=records
+        )
+
+    def _charge_batch(
+        self, events: Sequence[Event], records: np.ndarray, earlier: Sequence[Owed]
+    ) -> None:
+        """Charge what is owed for earlier attempts, then a batch; the first notes its place."""
         for releases, owing in earlier:
-            self._charge(releases, owing, begins=False)
+            self._charge(releases, owing)
         if earlier:  # all of it: what a full disk keeps from being charged stays owed
             self._attempts.forget()
-        self._charge(events, records)
-        self._begins = None
-        return True
+        self._charge(events, records, place=self._uncharged_place)
+        self._uncharged_place = None
 
     @contextmanager
     def _held_file(self) -> Iterator[None]:
@@ -185,13 +192,17 @@ class PrivacyGuard:
             ) from None
 
     def _charge(
-        self, events: Sequence[Event], records: np.ndarray | None = None, *, begins: bool = True
+        self,
+        events: Sequence[Event],
+        records: np.ndarray | None = None,
+        *,
+        place: int | None = None,
     ) -> None:
+        """Charge releases; in a file with the round's `place` in the data, if they open it."""
         if self._file is None:
             self.ledger.charge(*events, records=records)
             return
         with self._held_file():
-            place = None if records is None or not begins else self._begins
             self._file.charge(self.ledger.price(*events), records, begins=place)
 
     @property
@@ -203,8 +214,8 @@ class PrivacyGuard:
         """Charge what left without an epsilon before this guard was made."""
         self._charge([Exposure(channel)])
 
-    def admit_evaluation(self) -> None:
-        """Charge test data sent unmixed and without noise, or refuse to send them.
+    def charge_evaluation(self) -> None:
+        """Charge test data that are sent unmixed and without noise, or refuse to send them.
 
         Raises
         ------
@@ -221,7 +232,7 @@ class PrivacyGuard:
         self._charge([Exposure("evaluation")])
 
     def close_round(self, order: Order) -> None:
-        """Charge what the round disclosed besides uploads, and log the state of the ledger."""
+        """Charge the round's disclosures besides uploads, and log the state of the ledger."""
         if order.averaged:
             self._charge([Exposure("lower-segments")])
         # Of interest on a node with a budget; a simulation would log a line for every client.
@@ -251,9 +262,9 @@ class PrivacyGuard:
         return {**ledger, "spent": self.spent, **owed}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`; a ledger that the node keeps in a file of its own has precedence.
+        """Continue from `state`; a ledger that the node keeps in a file of its own has precedence.
 
-        If there was such a file and now is none, what was spent is not known, and has no epsilon.
+        If there was such a file and it is missing now, what was spent is unknown: no epsilon.
         """
         if self._file is None:
             if "ledger" in state:

@@ -1,4 +1,4 @@
-"""What stands between a client and its uploads: a ledger, with its own limits and its node's."""
+"""Admission and accounting of a client's uploads, by its own limits and its node's."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ class UploadGuard:
         if self.privacy_guard is not None:
             self.privacy_guard.begin_round(self._round)
 
-    def admit_weights(self, order: Order, arrays: Mapping[str, Tensor] | None) -> None:
-        """Refuse weights that the server sent, or is to be sent; see `BudgetLimits.admit_round`."""
+    def check_weights(self, order: Order, arrays: Mapping[str, Tensor] | None) -> None:
+        """Refuse weights that the server sent, or is to be sent; see `BudgetLimits.check_round`."""
         if self.privacy_guard is not None:
-            self.privacy_guard.limits.admit_round(order, arrays)
+            self.privacy_guard.limits.check_round(order, arrays)
 
     def try_batches(self, inputs: Callable[[], Tensor]) -> None:
-        """Look whether examples change each other's uploads; see `BatchTrials`.
+        """Try whether examples change each other's uploads; see `BatchTrials`.
 
         Parameters
         ----------
@@ -142,25 +142,25 @@ class UploadGuard:
             if self.privacy_guard is not None:
                 self.privacy_guard.note_first(self._round)
 
-    def admit_plan(
+    def check_plan(
         self, client: int, shares: Sequence[Share | None], examples: Callable[[], Tensor]
     ) -> None:
         """Refuse a step's shares before any data are touched.
 
-        The arguments are as for `NodeRemarks.admit`.
+        The arguments are as for `NodeRemarks.check`.
 
         Raises
         ------
         ClientError
-            Raised by `BudgetLimits.admit_kinds` and `NodeRemarks.admit`.
+            Raised by `BudgetLimits.check_kinds` and `NodeRemarks.check`.
         """
         if self.privacy_guard is not None:
-            self.privacy_guard.limits.admit_kinds(shares)
+            self.privacy_guard.limits.check_kinds(shares)
         if self._remarks is not None:
-            self._remarks.admit(client, shares, self._lower.segment, examples)
+            self._remarks.check(client, shares, self._lower.segment, examples)
 
-    def admits(self, shares: Sequence[Share | None], smashed: Tensor) -> bool:
-        """Return whether the uploads of a batch may leave; charge them if so.
+    def try_charge_batch(self, shares: Sequence[Share | None], smashed: Tensor) -> bool:
+        """Charge the uploads of a batch if they may leave; return whether they may.
 
         Parameters
         ----------
@@ -172,30 +172,30 @@ class UploadGuard:
         Raises
         ------
         ClientError
-            Raised by `PrivacyGuard.admit`.
+            Raised by `PrivacyGuard.try_charge_batch`.
         """
         if self.privacy_guard is None and not _noisy(shares):
             self._leave_uncovered("plain")
             return True
         size = (smashed.shape[1], smashed.shape[2])
-        return self._own_guard().admit(shares, size, self._batches.indices)
+        return self._own_guard().try_charge_batch(shares, size, self._batches.indices)
 
-    def admit_tests(self) -> None:
+    def charge_tests(self) -> None:
         """Charge test data that are about to leave without noise, or refuse to send them."""
         if self.privacy_guard is None:
             self._leave_uncovered("evaluation")
         else:
-            self.privacy_guard.admit_evaluation()
+            self.privacy_guard.charge_evaluation()
 
     def close_round(self, order: Order) -> None:
-        """Charge what a round disclosed besides uploads; see `PrivacyGuard.close_round`."""
+        """Charge a round's disclosures besides uploads; see `PrivacyGuard.close_round`."""
         if self.privacy_guard is not None:
             self.privacy_guard.close_round(order)
 
     @property
-    def whole_batch(self) -> str:
-        """By what examples change each other's smashed data; "" if by nothing."""
-        return self._trials.whole_batch(self._lower.segment)
+    def smashed_coupling(self) -> str:
+        """The layer or buffer that couples examples' smashed data; "" if none."""
+        return self._trials.smashed_coupling(self._lower.segment)
 
     @property
     def bounded(self) -> bool:
@@ -203,7 +203,7 @@ class UploadGuard:
         return self.budget is not None and self.budget.max_epsilon is not None
 
     def may_name_data(self, shares: Sequence[Share | None]) -> bool:
-        """Return whether an error may tell of the data, of a step with these shares."""
+        """Return whether an error in a step with these shares may reveal data."""
         return not (self._requires_epsilon or _noisy(shares))
 
     def facts(self) -> UploadFacts:
@@ -211,15 +211,15 @@ class UploadGuard:
         return UploadFacts(
             budget_spent=self.privacy_guard is not None and self.privacy_guard.spent,
             public_evaluation=self.budget is not None and self.budget.public_evaluation,
-            batch_norm=bool(self._across_batch()),
-            goes_on=self._first_asked is not None,
+            across_batch=bool(self._upload_coupling()),
+            same_object=self._first_asked is not None,
             unbounded=tuple(self._unbounded),
         )
 
     def state(self) -> dict[str, Any]:
-        """Return, as plain values, what is spent, told, and has left without an epsilon.
+        """Return, as plain values, what is spent, was warned of, and left without an epsilon.
 
-        A node's file has the last of these, if there is one.
+        If the node has a file, the last of these is there.
         """
         in_file = self._node is not None and self._node.path is not None
         state: dict[str, Any] = {}
@@ -227,12 +227,12 @@ class UploadGuard:
             state["uncovered"] = self._uncovered
         if self.privacy_guard is not None:
             state["privacy"] = self.privacy_guard.state()
-        if self._remarks is not None and (told_before := self._remarks.state()):
-            state["told"] = told_before
+        if self._remarks is not None and (warned_before := self._remarks.state()):
+            state["told"] = warned_before
         return state
 
     def restore(self, meta: Mapping[str, Any]) -> None:
-        """Go on from `state`, which may be part of a larger one."""
+        """Continue from `state`, which may be part of a larger one."""
         self._first_asked = None
         if "privacy" in meta:
             self._own_guard().restore(meta["privacy"])
@@ -253,7 +253,7 @@ class UploadGuard:
         file = None if self._node is None else self._node.open(records, budget)
         on_node = self._node is not None
         trains = any(p.requires_grad for p in self._lower.segment.parameters())
-        limits = BudgetLimits(budget, self._across_batch, self._first_weights)
+        limits = BudgetLimits(budget, self._upload_coupling, self._first_weights)
         guard = PrivacyGuard(limits, records, file, trains=trains, on_node=on_node)
         if self._uncovered is not None:
             guard.expose(self._uncovered)
@@ -261,13 +261,13 @@ class UploadGuard:
             guard.begin_round(self._round)
         if self._first_asked is not None:
             guard.note_first(self._first_asked)
-        self._trials.warn_of_untold_data()
+        self._trials.warn_of_inconclusive_data_trial()
         return guard
 
     def _leave_uncovered(self, channel: Channel) -> None:
         """Remember that data leave without an epsilon, for a ledger that begins later.
 
-        On a node they are noted in its ledger, which a later run goes on with.
+        On a node they are noted in its ledger, which a later run continues.
         """
         if self._uncovered is not None:
             return
@@ -275,9 +275,9 @@ class UploadGuard:
         if self._node is not None:
             self._node.expose(channel, self._batches.examples)
 
-    def _across_batch(self) -> str:
-        """Return by what examples change each other's uploads; "" if by nothing."""
-        return self._trials.across_batch(self._lower.segment)
+    def _upload_coupling(self) -> str:
+        """Return the part that couples examples' uploads, the data set included; "" if none."""
+        return self._trials.upload_coupling(self._lower.segment)
 
     @property
     def _requires_epsilon(self) -> bool:
@@ -285,7 +285,7 @@ class UploadGuard:
 
     @property
     def _unbounded(self) -> list[str]:
-        """Why what has left has no epsilon, in this run or another; a node tells of no others."""
+        """Why earlier uploads have no epsilon, in this run or another; a node reports none."""
         if self._node is not None:
             return []
         if self.privacy_guard is not None:

@@ -87,7 +87,7 @@ class BatchInFlight:
         samples = len(batch.labels)
         if type(parts) is not int or not 1 <= parts <= MAX_PARTS or samples % parts:
             raise ClientError(
-                f"the server cuts a batch of {samples} into {str(parts)[:20]} parts; allowed are "
+                f"the server cuts a batch of {samples} into {str(parts)[:20]} parts; expected "
                 f"divisors of the batch up to {MAX_PARTS} (micro-batches)"
             )
         self.number = number
@@ -118,14 +118,14 @@ class BatchInFlight:
         ------
         ClientError
             If the server asks for another part: a sample sent twice costs its privacy twice. Also
-            raised by `LowerEnd.smashed`, `UploadGuard.admits` and `upload`.
+            raised by `LowerEnd.smashed`, `UploadGuard.try_charge_batch` and `upload`.
         """
         shares, (inputs, labels, ids) = self._next_part(number, part, parts, plan)
         if self.admitted is False:
             return {"budget-spent": True}
         smashed = self._lower.smashed(inputs, tells=self._inputs is not None)
         if self.admitted is None:
-            self.admitted = self._guard.admits(shares, smashed)
+            self.admitted = self._guard.try_charge_batch(shares, smashed)
             if not self.admitted:
                 return {"budget-spent": True}
         reply, anchors = upload(shares, smashed, labels, ids)

@@ -137,7 +137,9 @@ class SplitClient(LowerClient):
             log.warning("client %d: its lower segment %s", order.client, UNKNOWN_WEIGHTS)
         self._take_weights(order, arrays)
         # BatchNorm without running statistics needs two.
-        first, _ = self._first_examples(self.batches, 2 if self.upload_guard.whole_batch else 1)
+        first, _ = self._first_examples(
+            self.batches, 2 if self.upload_guard.smashed_coupling else 1
+        )
         with restrained(_DOES_NOT_DESCRIBE, hides=not self.may_name_data()):
             segment = self.lower.describe(first)
         self.upload_guard.try_batches(partial(self._first_inputs_here, self.batches.size))
@@ -268,7 +270,7 @@ class SplitClient(LowerClient):
 
     def _begin(self, number: int, progress: float, plan: WireShares, parts: int) -> BatchInFlight:
         """Draw the batch of a step."""
-        if parts != 1 and (layer := self.upload_guard.whole_batch):
+        if parts != 1 and (layer := self.upload_guard.smashed_coupling):
             raise ClientError(
                 f"this client's lower segment has {layer}, which needs a whole batch: set "
                 f"micro-batches to 1, or take a model without {layer} before the cut"
@@ -277,7 +279,7 @@ class SplitClient(LowerClient):
         shares = shares_asked_for(plan, self.shares, size, sums=self.sends_sums)
         client = self.order.client
         few = partial(self._first_inputs_here, 2)
-        self.upload_guard.admit_plan(client, shares, few)
+        self.upload_guard.check_plan(client, shares, few)
         inputs, labels = inputs_asked_for(shares, number, client, self, self.peers)
         warn_of_unknown(client, shares, labels, self._once)
         batch = StepBatch(inputs, labels, torch.from_numpy(self.batches.indices))
@@ -317,7 +319,7 @@ class SplitClient(LowerClient):
         data = evaluation_set(self.tests, kind)
         check_range(kind, start, stop, len(data))  # type: ignore[arg-type]
         if kind == "federated":
-            self.upload_guard.admit_tests()
+            self.upload_guard.charge_tests()
         inputs, labels = part_of(data, start, stop, shuffled=shuffled)
         return {"smashed": [self.lower.smashed_tests(inputs)], "labels": labels}
 

@@ -103,7 +103,7 @@ def backward(
     for anchor, gradient in pairs:
         if gradient.shape != anchor.shape:
             raise ClientError(
-                f"the server's gradient has shape {tuple(gradient.shape)}, here is "
+                f"the server's gradient has shape {tuple(gradient.shape)}; expected "
                 f"{tuple(anchor.shape)}: `pick` of an own share must return the gradient of its "
                 "anchor"
             )

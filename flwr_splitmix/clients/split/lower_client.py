@@ -126,7 +126,7 @@ class LowerClient(Client):
             arrays = self.lower.fitted(
                 arrays, "the server's lower segment does not fit this client's"
             )
-        self.upload_guard.admit_weights(order, arrays)
+        self.upload_guard.check_weights(order, arrays)
         if arrays:
             check_numbers(
                 "the server's lower segment:",

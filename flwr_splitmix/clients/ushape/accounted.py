@@ -112,7 +112,7 @@ class Trials:
         """
         for trial in self._data:
             mixing = trial.find()
-            trial.warn_of_untold()
+            trial.warn_of_inconclusive_trial()
             if mixing:
                 raise ClientError(
                     "batch(indices) of this client's data set mixes examples: one changes what "

@@ -28,18 +28,18 @@ def checked_sent(sent: object) -> SentBatch:
     """
     if not isinstance(sent, SentBatch):
         raise ClientError(
-            f"obfuscate returns {described(sent)}; needed is a SentBatch(messages, mask, batch)"
+            f"obfuscate returns {described(sent)}; expected a SentBatch(messages, mask, batch)"
         )
     messages: object = sent.messages
     if not _are_tensors(messages) or any(message.dim() != 3 for message in sent.messages):
         raise ClientError(
-            f"obfuscate returns a SentBatch with messages {described(messages)}; needed is a list "
+            f"obfuscate returns a SentBatch with messages {described(messages)}; expected a list "
             "of tensors (examples, tokens, width)"
         )
     mask: object = sent.mask
     if not isinstance(mask, Tensor):
         raise ClientError(
-            f"obfuscate returns a SentBatch with mask {described(mask)}; needed is a tensor "
+            f"obfuscate returns a SentBatch with mask {described(mask)}; expected a tensor "
             "(examples, tokens) of 0 and 1"
         )
     return sent
@@ -49,7 +49,7 @@ def checked_hidden(hidden: object, width: int) -> Tensor:
     """Return what `recover` returned; raises ClientError if it is not a tensor of this width."""
     if not isinstance(hidden, Tensor) or hidden.shape[-1:] != (width,):
         raise ClientError(
-            f"recover returns {described(hidden)}; needed is one tensor (examples, tokens, "
+            f"recover returns {described(hidden)}; expected one tensor (examples, tokens, "
             f"{width}), such as outputs[0]"
         )
     return hidden
@@ -70,10 +70,10 @@ def checked_logits(logits: object, examples: int, *, own_scores: bool) -> Tensor
     """
     rows = isinstance(logits, Tensor) and logits.dim() > 0 and len(logits) == examples
     if not isinstance(logits, Tensor) or not rows or not (own_scores or logits.dim() in (2, 3)):
-        needed = f"({examples}, classes) or ({examples}, tokens, vocabulary)"
+        expected = f"({examples}, classes) or ({examples}, tokens, vocabulary)"
         if own_scores:
-            needed = f"whose first dimension is the examples, {examples}"
-        raise ClientError(f"logits returns {described(logits)}; needed is a tensor {needed}")
+            expected = f"whose first dimension is the examples, {examples}"
+        raise ClientError(f"logits returns {described(logits)}; expected a tensor {expected}")
     return logits
 
 
@@ -112,7 +112,7 @@ def checked_loss(loss: object) -> Tensor:
     """Return what `loss` returned; raises ClientError if it is not a scalar with a gradient."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise ClientError(
-            f"loss returns {described(loss)}; needed is a tensor of one number, the mean over the "
+            f"loss returns {described(loss)}; expected a tensor of one number, the mean over the "
             "examples"
         )
     if not loss.requires_grad:
@@ -134,7 +134,7 @@ def checked_perturbed(perturbed: object, gradient: Tensor) -> Tensor:
     """Return what `perturb` returned; raises ClientError if it does not have its shape."""
     if not isinstance(perturbed, Tensor) or perturbed.shape != gradient.shape:
         raise ClientError(
-            f"perturb returns {described(perturbed)}; needed is a tensor of the gradient's shape "
+            f"perturb returns {described(perturbed)}; expected a tensor of the gradient's shape "
             f"{tuple(gradient.shape)}"
         )
     return perturbed
@@ -174,7 +174,7 @@ def checked_returned(returned: object, gradients: Sequence[Tensor]) -> list[Tens
         or [gradient.shape for gradient in returned] != shapes
     ):
         raise ClientError(
-            f"returned returns {described(returned)}; needed is a list of "
+            f"returned returns {described(returned)}; expected a list of "
             f"{counted(len(gradients), 'tensor')} {tuple(gradients[0].shape)}, one for each message"
         )
     return list(returned)
@@ -214,7 +214,7 @@ def plain_scores(scores: object) -> dict[str, int | float | None]:
     """
     if not isinstance(scores, Mapping):
         raise ClientError(
-            f"result of the scores returns {described(scores)}; needed is a dict of means by name, "
+            f"result of the scores returns {described(scores)}; expected a dict of means by name, "
             "with 'loss' and 'accuracy'"
         )
     return {str(name): plain_number(value) for name, value in scores.items()}

@@ -272,7 +272,7 @@ class EndsClient(Client):
         if arrays:  # empty: the client keeps its own
             arrays = self.ends.fitted(arrays, "the server's head and tail do not fit this client's")
         if self._first_weights is not None:
-            self._first_weights.admit(arrays or None, "allow_averaging = false")
+            self._first_weights.check(arrays or None, "allow_averaging = false")
         if arrays:
             check_numbers(
                 "the server's head and tail:",

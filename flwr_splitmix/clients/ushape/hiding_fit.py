@@ -69,7 +69,7 @@ def check_batches(hiding: Hiding, first: MaskedBatch, batches: Batches) -> None:
         others = [kind.__name__ for kind in HIDINGS if not kind.texts_only]
         raise ClientError(
             f"{type(hiding).__name__} hides texts, by their tokens, and this client's inputs are "
-            f"not token ids: for images and the like there are {listed(others)}"
+            f"not token ids: for images and the like, use {listed(others)}"
         )
     least = hiding.least_batch(texts=texts)
     if min(batches.size, batches.examples) < least:
@@ -78,5 +78,5 @@ def check_batches(hiding: Hiding, first: MaskedBatch, batches: Batches) -> None:
             subject, number = "the number of examples", batches.examples
         raise ClientError(
             f"{subject} is {number}, but {type(hiding).__name__} works only among several examples "
-            f"of a batch: needed are at least {least}"
+            f"of a batch: it must be at least {least}"
         )

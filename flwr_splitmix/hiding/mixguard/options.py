@@ -152,8 +152,7 @@ class MixGuardOptions:
     def _check_choices(self) -> None:
         if self.perturbation not in (*get_args(Perturbation), None):
             raise ValueError(
-                f"perturbation is {self.perturbation!r}; allowed are 'adaptive', 'constant' and "
-                "None"
+                f"perturbation is {self.perturbation!r}; it must be 'adaptive', 'constant' or None"
             )
         for name in ("refine_only", "secret_per_sample", "calibrated_inference"):
             check_truth(name, getattr(self, name))
@@ -162,8 +161,8 @@ class MixGuardOptions:
         check_choice("mask", self.mask, get_args(TrunkMask))
         if self.mask == "target" and self.pad_to is not None:
             raise ValueError(
-                "mask is 'target', which tells each text's length, but pad_to hides it; allowed "
-                "with it is 'union'"
+                "mask is 'target', which tells each text's length, but pad_to hides it; use "
+                "'union' with it"
             )
         if self.decoding == "residual" and self.gradients == "all-sources":
             raise ValueError(
@@ -209,7 +208,7 @@ class MixGuardOptions:
                 raise ValueError(f"{name} is {value}; it must be positive and finite")
         if not MAX_SCALE**-1 <= self.support_scale <= MAX_SCALE:
             raise ValueError(
-                f"support_scale is {self.support_scale}; allowed are 1e-06 to {MAX_SCALE:g}, "
+                f"support_scale is {self.support_scale}; it must be from 1e-06 to {MAX_SCALE:g}, "
                 "beyond which float32 cannot take supports and target apart"
             )
         if self.max_leak is not None and self.max_leak >= 1:

@@ -54,7 +54,7 @@ def perturb(
     """
     if kind is not None and kind not in get_args(Perturbation):
         allowed = ", ".join(get_args(Perturbation))
-        raise ValueError(f"perturbation is {kind!r}; allowed are {allowed} and None")
+        raise ValueError(f"perturbation is {kind!r}; it must be one of {allowed}, or None")
     if not 0 <= strength < math.inf:
         raise ValueError(f"strength is {strength}; it must be at least 0 and finite")
     if not gradient.shape == residual.shape == decoded.shape:

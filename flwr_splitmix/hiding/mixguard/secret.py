@@ -246,7 +246,7 @@ class Secret:
             )
         if self.samples not in (None, tensor.shape[1]):
             raise ValueError(
-                f"{subject} have {counted(tensor.shape[1], 'sample')}; there are secrets for "
+                f"{subject} have {counted(tensor.shape[1], 'sample')}; the secrets are for "
                 f"{self.samples}"
             )
 

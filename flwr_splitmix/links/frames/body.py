@@ -54,7 +54,7 @@ def write_body(tensors: Sequence[Tensor]) -> list[bytes | memoryview]:
     end = 0
     for index, tensor in enumerate(tensors):
         if tensor.dtype not in _CODES:
-            raise BodyError(f"tensors of {tensor.dtype} cannot travel; {_allowed()}")
+            raise BodyError(f"tensors of {tensor.dtype} cannot travel; {_portable_dtypes()}")
         begin, end = end, end + tensor.nbytes
         entries[str(index)] = {
             "dtype": _CODES[tensor.dtype],
@@ -96,12 +96,12 @@ def read_body(body: bytes) -> list[Tensor]:
 
 def _checked(tensor: Tensor) -> Tensor:
     if tensor.dtype not in _CODES:
-        raise BodyError(f"the body holds a dtype that may not travel; {_allowed()}")
+        raise BodyError(f"the body holds a dtype that may not travel; {_portable_dtypes()}")
     if tensor.dim() > MAX_DIMENSIONS:
         raise BodyError(f"a tensor of the body has more than {MAX_DIMENSIONS} dimensions")
     # torch cannot handle a bool whose byte is neither 0 nor 1.
     return tensor.view(torch.uint8).ne(0) if tensor.dtype == torch.bool else tensor
 
 
-def _allowed() -> str:
-    return f"allowed are {', '.join(str(dtype).removeprefix('torch.') for dtype in _CODES)}"
+def _portable_dtypes() -> str:
+    return f"these can: {', '.join(str(dtype).removeprefix('torch.') for dtype in _CODES)}"

@@ -193,7 +193,7 @@ def read_prefix(
     if magic != MAGIC:
         raise CodecError("these bytes are not a frame of flwr-splitmix")
     if version != VERSION or zero:
-        raise CodecError(f"the frame is of version {version}, allowed is {VERSION}")
+        raise CodecError(f"the frame has version {version}; expected {VERSION}")
     _check_lengths(header, body, max_body, max_header)
     return header, body
 

@@ -37,7 +37,7 @@ def check_wire_dtype(name: str) -> WireDtype:
         If it is not.
     """
     if name not in WIRE_DTYPES:
-        raise ValueError(f"wire-dtype is {name!r}; allowed are {', '.join(WIRE_DTYPES)}")
+        raise ValueError(f"wire-dtype is {name!r}; it must be one of {', '.join(WIRE_DTYPES)}")
     return name  # type: ignore[return-value]
 
 

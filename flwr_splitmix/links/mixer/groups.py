@@ -98,7 +98,7 @@ class MixedGroups(Clients):
     ) -> dict[int, Outcome]:
         """Take a step at the mixer; groups that were not formed have no outcome."""
         if method != "step":
-            raise LinkError(f"link-via: a mixer takes training steps only, there is no {method!r}")
+            raise LinkError(f"link-via: a mixer takes training steps only, not {method!r}")
         if not payloads:
             return {}
         began = time.monotonic()

@@ -19,7 +19,7 @@ _TOLD = "splitmix-told"
 """Record in Flower's context that names the run whose plaintext the node's log has."""
 
 
-def admit_plaintext(ticket: Ticket, context: Context, policy: NodePolicy) -> None:
+def check_plaintext(ticket: Ticket, context: Context, policy: NodePolicy) -> None:
     """Refuse a ticket to another machine without TLS if the policy does, else warn once a run.
 
     Parameters

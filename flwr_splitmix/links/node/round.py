@@ -22,7 +22,7 @@ from flwr_splitmix.links.node.audit import SUPERLINK, AuditLog
 from flwr_splitmix.links.node.given import OriginStore, orders_of
 from flwr_splitmix.links.node.guards import NodeGuards, rejection_log
 from flwr_splitmix.links.node.pinned import pinned
-from flwr_splitmix.links.node.plaintext import admit_plaintext
+from flwr_splitmix.links.node.plaintext import check_plaintext
 from flwr_splitmix.links.node.state import open_store
 from flwr_splitmix.links.stream.pairs import CERTIFICATE, KEY
 from flwr_splitmix.links.stream.session import ClientIdentity, Session
@@ -31,9 +31,7 @@ from flwr_splitmix.links.ticket import RECORD, Ticket, arrays_of, context_of, re
 log = logging.getLogger("flwr.splitmix")
 
 
-NOT_SIMULATED = (
-    "this node is a real one, and link 'ray' is for simulations: allowed are 'stream' and 'auto'"
-)
+NOT_SIMULATED = "this node is a real one, and link 'ray' is for simulations: use 'stream' or 'auto'"
 """Its guards are those of the stream, so nothing may pass beside it."""
 
 
@@ -60,7 +58,7 @@ def serve_round(
         guards = NodeGuards(context, ticket)
         orders = orders_of(message.content.config_records[RECORD], context.run_config)
         ticket = pinned(ticket, context.node_config)
-        admit_plaintext(ticket, context, guards.policy)
+        check_plaintext(ticket, context, guards.policy)
         arrays = arrays_of(message.content)
         run_store = open_store(ticket.run, context)
         store = OriginStore(run_store, arrays, ticket, trains=guards.policy.trains)

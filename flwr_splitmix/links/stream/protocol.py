@@ -16,7 +16,7 @@ from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype
 
 METHOD = "/flwr_splitmix.Link/Attach"
-PROTOCOL = 4
+PROTOCOL = 5
 
 TOKEN_KEY = "splitmix-token"
 NODE_KEY = "splitmix-node"

@@ -161,7 +161,7 @@ def blank_parts(
         As `build_language_parts`, but for the checkpoint's weights.
     """
     if dtype not in DTYPES:
-        raise ValueError(f"dtype is {dtype!r}; allowed are {', '.join(DTYPES)}")
+        raise ValueError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}")
     config, checkpoint = open_source(source)
     if task == "classification":
         if num_labels < 2:

@@ -60,7 +60,7 @@ def cut_sharing_tables(
     For a model whose weights are still to be loaded; then, `freeze_tables`.
     """
     if not parts or not set(parts) <= set(PARTS):
-        raise ValueError(f"parts are {tuple(parts)}; allowed are some of {', '.join(PARTS)}")
+        raise ValueError(f"parts are {tuple(parts)}; expected some of {', '.join(PARTS)}")
     config, task = model.config, task_of(model)
     layout = layout_of(model)
     layers = len(layout.layers(model))

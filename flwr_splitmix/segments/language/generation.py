@@ -102,12 +102,12 @@ def _check(
     if mask.shape != ids.shape or not mask.any(1).all():
         raise ValueError(
             f"the mask has shape {tuple(mask.shape)} for token ids of shape {tuple(ids.shape)}; "
-            "needed is the same shape, with a token in each text"
+            "expected the same shape, with a token in each text"
         )
     if max_new_tokens < 1 or temperature < 0 or (top_k is not None and top_k < 1):
         raise ValueError(
-            f"max_new_tokens is {max_new_tokens}, temperature {temperature}, top_k {top_k}; needed "
-            "are max_new_tokens >= 1, temperature >= 0 and top_k >= 1 or None"
+            f"max_new_tokens is {max_new_tokens}, temperature {temperature}, top_k {top_k}; "
+            "expected max_new_tokens >= 1, temperature >= 0 and top_k >= 1 or None"
         )
     if top_k is not None and temperature == 0:
         raise ValueError(f"top_k {top_k} is for sampling; it needs a temperature above 0")

@@ -45,7 +45,7 @@ def add_lora(
     """
     if rank < 1 or not 0 <= dropout < 1:
         raise ValueError(
-            f"rank is {rank} and dropout {dropout}; needed are rank >= 1 and 0 <= dropout < 1"
+            f"rank is {rank} and dropout {dropout}; expected rank >= 1 and 0 <= dropout < 1"
         )
     name = type(part).__name__.lower()
     if has_lora(part):

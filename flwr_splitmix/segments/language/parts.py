@@ -25,8 +25,7 @@ class Part(nn.Module):
         width = self.stack.config.hidden_size
         if hidden.ndim != 3 or hidden.shape[-1] != width:
             raise ValueError(
-                f"hidden states have shape {tuple(hidden.shape)}; needed is "
-                f"(texts, tokens, {width})"
+                f"hidden states have shape {tuple(hidden.shape)}; expected (texts, tokens, {width})"
             )
 
 
@@ -51,7 +50,7 @@ class Head(Part):
     ) -> Tensor:
         if ids.ndim != 2 or ids.dtype != torch.int64:
             raise ValueError(
-                f"token ids have shape {tuple(ids.shape)} and type {ids.dtype}; needed are "
+                f"token ids have shape {tuple(ids.shape)} and type {ids.dtype}; expected "
                 "(texts, tokens) and torch.int64"
             )
         self._check_length(ids.shape[1] if mask is None else mask.shape[1], cache)

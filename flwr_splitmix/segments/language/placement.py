@@ -70,7 +70,7 @@ def devices_of(
         return dict(device_map)
     if device_map not in PLANS:
         raise ValueError(
-            f"device_map is {device_map!r}; allowed are 'auto', 'balanced' and a mapping"
+            f"device_map is {device_map!r}; it must be 'auto', 'balanced' or a mapping"
         )
     whole = sorted({type(layer).__name__ for layer in trunk.stack.layers})
     limits = None if max_memory is None else dict(max_memory)

@@ -98,7 +98,7 @@ def split_vision_model(
         message lists the allowed values.
     """
     if positions not in ("lower", "upper"):
-        raise ValueError(f"positions is {positions!r}; allowed are 'lower' and 'upper'")
+        raise ValueError(f"positions is {positions!r}; it must be 'lower' or 'upper'")
     request = Request(
         name, cut_at, num_classes, channels, image_size, patch_size, depth, positions, cell,
         timm_options,

@@ -124,7 +124,7 @@ def split_at_map(
     if cell not in allowed:
         raise ValueError(
             f"cell {cell} does not divide the {height} x {width} map of {request.name} "
-            f"at this cut; allowed are {', '.join(map(str, allowed))}"
+            f"at this cut; it must be one of {', '.join(map(str, allowed))}"
         )
     grid = (height // cell, width // cell)
     geometry = Geometry(grid[0] * grid[1], channels * cell**2, grid=grid, positions=positions)

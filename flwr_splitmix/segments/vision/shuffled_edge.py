@@ -195,7 +195,7 @@ def side_of_patches(width: int, patch_size: int) -> int:
 def _shuffle(method: str, kappa: float) -> PatchShuffle:
     allowed = get_args(ShuffleMethod)
     if method not in allowed:
-        raise ValueError(f"method is {method!r}; allowed are {', '.join(map(repr, allowed))}")
+        raise ValueError(f"method is {method!r}; it must be one of {', '.join(map(repr, allowed))}")
     if method != "batch" and kappa != 1:
         raise ValueError(
             f"kappa {kappa} is for the method 'batch' only; {method!r} exchanges no patches"
@@ -206,7 +206,9 @@ def _shuffle(method: str, kappa: float) -> PatchShuffle:
 def _check_embedding(embedding: str, method: str, pretrained: bool) -> None:
     allowed = get_args(Embedding)
     if embedding not in allowed:
-        raise ValueError(f"embedding is {embedding!r}; allowed are {', '.join(map(repr, allowed))}")
+        raise ValueError(
+            f"embedding is {embedding!r}; it must be one of {', '.join(map(repr, allowed))}"
+        )
     if embedding == "patch":
         return
     if method not in ("patch", "batch"):
@@ -226,10 +228,10 @@ def _check_family(name: str) -> None:
 
     family = None if name == "lenet5" else family_of(name)
     if family is None or not issubclass(family, VisionTransformer):
-        class_note = "" if family is None else f"; this one is of the class {family.__name__}"
+        class_note = "" if family is None else f"; this one's class is {family.__name__}"
         raise ValueError(
-            f"the patches of {name} cannot be shuffled; allowed are models of timm's class "
-            f"VisionTransformer, such as vit_tiny_patch16_224 and deit_tiny_patch16_224{class_note}"
+            f"the patches of {name} cannot be shuffled; use a model of timm's class "
+            f"VisionTransformer, such as vit_tiny_patch16_224 or deit_tiny_patch16_224{class_note}"
         )
 
 
@@ -249,8 +251,8 @@ def _first_block(name: str, stages: Sequence[Stage]) -> list[Stage]:
     prefix = dict(stages)["prefix"]
     if not isinstance(prefix.norm_pre, nn.Identity):
         raise ValueError(
-            f"{name} normalises its tokens before the first block, behind the cut; allowed are "
-            "models that do not, such as vit_tiny_patch16_224"
+            f"{name} normalises its tokens before the first block, behind the cut; use a "
+            "model that does not, such as vit_tiny_patch16_224"
         )
     return blocks[:1]
 

@@ -179,7 +179,7 @@ class Cuttable:
         name = self.request.cut_at or self.default
         if name not in self.cuts:
             raise ValueError(
-                f"{self.request.name} has no cut {name!r}; allowed are {', '.join(self.cuts)}"
+                f"{self.request.name} has no cut {name!r}; available: {', '.join(self.cuts)}"
             )
         return self.split(self.cuts[name])
 
@@ -215,7 +215,7 @@ class Cuttable:
         trunk_to = trunk_to or names[max(len(names) - 2, 1)]
         for name, value in {"head_to": head_to, "trunk_to": trunk_to}.items():
             if value not in names:
-                raise ValueError(f"{name} is {value!r}; allowed are {', '.join(names)}")
+                raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(names)}")
         if names.index(head_to) >= names.index(trunk_to):
             raise ValueError(
                 f"trunk_to is {trunk_to!r}, which is not behind head_to, {head_to!r}: the trunk "

@@ -127,7 +127,7 @@ def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
             raise
         hint = " (the cut's name is cut_at)" if unknown[1] == "cut" else ""
         raise ValueError(
-            f"timm's {request.name} has no option {unknown[1]!r}{hint}; allowed are those of "
+            f"timm's {request.name} has no option {unknown[1]!r}{hint}; available: those of "
             "split_vision_model, and what this model takes from timm.create_model"
         ) from error
     expected: Any = family
@@ -141,6 +141,6 @@ def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
 def cannot_cut(name: str, why: str) -> str:
     """Return the error message for a model that cannot be cut, with the remedies."""
     return (
-        f"{name} cannot be cut: {why}; allowed are models such as {EXAMPLES}; any two modules of "
+        f"{name} cannot be cut: {why}; use a model such as {EXAMPLES}; any two modules of "
         "your own will do, too (SplitClient and a strategy take them)"
     )

@@ -15,7 +15,7 @@ from flwr_splitmix.device import autocast
 from flwr_splitmix.labels import TargetLoss, loss_dtype, name_of
 from flwr_splitmix.private_names import uncompiled
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
-from flwr_splitmix.segments.across_batch import FEW, warn_of_untold
+from flwr_splitmix.segments.across_batch import FEW, warn_of_inconclusive_trial
 from flwr_splitmix.segments.trials import (
     InconclusiveTrialError,
     agree,
@@ -114,7 +114,7 @@ def _alike(name: str, trials: Iterable[Callable[[], bool]]) -> bool:
         except Exception as error:  # some cannot be copied, or take no such inputs or weights
             why = why or " ".join(str(error).split())
     if not conclusive:
-        warn_of_untold(name, why)
+        warn_of_inconclusive_trial(name, why)
     return True
 
 

@@ -132,8 +132,8 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"m": 65}, ["m is 65", "less than or equal to 64"]),
     ({"secret_tokens": -2}, ["secret-tokens is -2", "greater than or equal to -1"]),
     ({"calibration_epochs": -1}, ["calibration-epochs is -1", "greater than or equal to 0"]),
-    ({"support_scale": 1e300}, ["support-scale is 1e+300; allowed are 1e-06 to 1e+06"]),
-    ({"support_scale": 1e-300}, ["support-scale is 1e-300; allowed are 1e-06 to 1e+06"]),
+    ({"support_scale": 1e300}, ["support-scale is 1e+300; it must be from 1e-06 to 1e+06"]),
+    ({"support_scale": 1e-300}, ["support-scale is 1e-300; it must be from 1e-06 to 1e+06"]),
     ({"strength": 1e300}, ["strength is 1e+300", "less than or equal to 1000000"]),
     ({"epsilon": 1e300}, ["epsilon is 1e+300", "less than or equal to 1000000"]),
     ({"noise_multiplier": 1e300}, ["noise-multiplier is 1e+300", "less than or equal to 1000000"]),
@@ -231,7 +231,7 @@ def test_a_type_of_model_that_cannot_be_cut_is_answered_with_those_that_can(
 ) -> None:
     AutoConfig.for_model("t5").save_pretrained(tmp_path)
     save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")
-    message = r"'t5' cannot be cut for generation: .* allowed are llama"
+    message = r"'t5' cannot be cut for generation: .* these types can: llama"
     with pytest.raises(ValueError, match=message):
         start(run_config(model=str(tmp_path)))
 

@@ -286,8 +286,8 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         ["ShuffledPSL needs the cut at 'embedding', not at 'blocks.0'"],
     ),
     ({"model": "vit_tyny_patch16_224"}, ["'vit_tyny_patch16_224'", "vit_tiny_patch16_224"]),
-    ({"model": "crossvit_tiny_240"}, ["CrossVit", "allowed are", "pit_ti_224"]),
-    ({"model": "vgg16", "cell": 3}, ["cell 3", "16 x 16 map", "allowed are 1, 2, 4, 8, 16"]),
+    ({"model": "crossvit_tiny_240"}, ["CrossVit", "use a model such as", "pit_ti_224"]),
+    ({"model": "vgg16", "cell": 3}, ["cell 3", "16 x 16 map", "it must be one of 1, 2, 4, 8, 16"]),
     ({"model": "lenet5", "cut_at": "conv3"}, ["lenet5 has no cut 'conv3'", "conv2"]),
     (
         {"model": "lenet5", "pretrained": True, "depth": 0},
@@ -300,7 +300,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         ["'tokens-to-token' is for the methods 'patch' and 'batch' only"],
     ),
     ({"strategy": "ShuffledPSL", "cut_at": "blocks.0"}, ["'embedding'", "'blocks.0'"]),
-    ({"cut_at": "blocks.1", "depth": 1}, ["'blocks.1'", "allowed are embedding, blocks.0"]),
+    ({"cut_at": "blocks.1", "depth": 1}, ["'blocks.1'", "available: embedding, blocks.0"]),
     ({"dataset": "minst"}, ["'minst'", "'fashion-mnist-small'"]),
     # What the strategy says, once it knows the model and the nodes.
     ({"device": "tpu"}, ["'tpu'", "'cpu'"]),

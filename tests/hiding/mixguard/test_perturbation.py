@@ -44,7 +44,7 @@ def test_noise_is_secret_and_keeps_the_dtype() -> None:
 
 
 def test_bad_inputs_are_said() -> None:
-    with pytest.raises(ValueError, match="allowed are adaptive, constant and None"):
+    with pytest.raises(ValueError, match="it must be one of adaptive, constant, or None"):
         perturb(G, RESIDUAL, DECODED, kind="other")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="strength is -1; it must be at least 0"):
         perturb(G, RESIDUAL, DECODED, strength=-1)

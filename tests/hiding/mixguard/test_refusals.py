@@ -31,7 +31,7 @@ from tests.hiding.mixguard.clients import ORDER, PLAIN, TOY, client_of
         ({"max_distortion": 0.0}, "max_distortion is 0.0; it must be positive and finite"),
         ({"calibration_lr": -1.0}, "calibration_lr is -1.0; it must be positive and finite"),
         ({"strength": math.nan}, "strength is nan; it must be at least 0 and finite"),
-        ({"perturbation": "Adaptive"}, "perturbation is 'Adaptive'; allowed are 'adaptive', 'con"),
+        ({"perturbation": "Adaptive"}, "perturbation is 'Adaptive'; it must be 'adaptive', 'con"),
         ({"calibration_rank": 0}, "calibration_rank is 0; it must be at least 1"),
         ({"k": 2.5}, "k is 2.5; it must be a whole number"),
         ({"k": "3"}, "k is '3'; it must be a whole number"),

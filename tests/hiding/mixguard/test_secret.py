@@ -284,5 +284,5 @@ def test_shapes_that_do_not_fit_are_said() -> None:
     for call, count in ((secret.encode, 2), (secret.decode, 3), (secret.target_of, 2)):
         with pytest.raises(ValueError, match="have shape"):
             call(torch.zeros(count + 1, 4, 2, 2))
-        with pytest.raises(ValueError, match="have 3 samples; there are secrets for 4"):
+        with pytest.raises(ValueError, match="have 3 samples; the secrets are for 4"):
             call(torch.zeros(count, 3, 2, 2))

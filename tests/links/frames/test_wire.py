@@ -174,5 +174,5 @@ def test_a_scale_of_another_shape_or_dtype_is_refused(scale: torch.Tensor) -> No
 
 
 def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="wire-dtype is 'int2'; allowed are keep, float32"):
+    with pytest.raises(ValueError, match="wire-dtype is 'int2'; it must be one of keep, float32"):
         check_wire_dtype("int2")

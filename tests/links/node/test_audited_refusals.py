@@ -22,7 +22,7 @@ REJECTED: dict[str, tuple[dict[str, Any], str]] = {
     "version": ({"version": 1}, "the server speaks version 1 of tickets, this node 2"),
     "values": ({"mood": "good"}, "other values than this node knows"),
     "type": ({"client": True}, "a client that is not of type int"),
-    "wait": ({"timeout": float("inf")}, "a timeout of inf s; allowed are 0 to 86400"),
+    "wait": ({"timeout": float("inf")}, "a timeout of inf s; it must be from 0 to 86400"),
     "client": ({"client": 5}, "the server's ticket is for client 5, and this node's partition-id"),
     "link": ({"link": "telepathy"}, "knows no link 'telepathy'; allowed: 'ray', 'stream'"),
     "ray": ({"link": "ray"}, "link 'ray' is for simulations"),

@@ -128,7 +128,7 @@ def test_a_gate_that_would_mix_the_batch_leaves_no_epsilon(node: Node) -> None:
     """In the server's first weights the gate is closed."""
     node.lower = Gated(TOY.lower().double())
     described = node.begin()
-    assert described["batch-norm"]
+    assert described["across-batch"]
     refused(node.step([noisy()]), "another layer across the batch")
     node.end()
 
@@ -152,7 +152,7 @@ def test_no_weights_of_the_server_hide_a_layer_across_the_batch(node: Node, valu
     node.lower = Attending(TOY.lower().float())
     weights = {name: t.clone() for name, t in node.lower.state_dict().items()}
     weights["block.norm2.bias"][0] = value
-    assert node.begin(arrays=weights)["batch-norm"]
+    assert node.begin(arrays=weights)["across-batch"]
     refused(node.step([noisy()]), "another layer across the batch")
     node.end()
 
@@ -256,7 +256,7 @@ def test_a_ticket_for_another_client_is_refused(node: Node) -> None:
     [
         ("encode_test", {"kind": "benchmark", "start": 0, "stop": 10**13}, "there are 12"),
         ("encode_test", {"kind": "benchmark", "start": -1, "stop": 2}, "there are 12"),
-        ("step", {"plan": [noisy()] * 65}, "has 65 passes; allowed are 64"),
+        ("step", {"plan": [noisy()] * 65}, "has 65 passes; at most 64 are allowed"),
         (
             "step",
             {"plan": [{**noisy(), "classes": 10**6}]},

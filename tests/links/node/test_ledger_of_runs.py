@@ -101,11 +101,11 @@ def test_a_run_may_leave_its_weights_out_later(node: Node) -> None:
 
 def test_first_weights_count_whatever_configuration_the_server_names(tmp_path: Path) -> None:
     weights, others = {"w": torch.zeros(2)}, {"w": torch.ones(2)}
-    FirstWeights.on_node(tmp_path, 0, "r:0a1b").admit(weights, "a limit")
+    FirstWeights.on_node(tmp_path, 0, "r:0a1b").check(weights, "a limit")
     first = FirstWeights.on_node(tmp_path, 0, "r:2c3d")
     with pytest.raises(ClientError, match="other weights within the run"):
-        first.admit(others, "a limit")
-    first.admit(weights, "a limit")
+        first.check(others, "a limit")
+    first.check(weights, "a limit")
 
 
 def test_an_epsilon_never_falls_whatever_round_or_run_the_server_names(node: Node) -> None:

@@ -13,7 +13,7 @@ from flwr.app import Context, RecordDict
 
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.arrays import to_arrays
-from flwr_splitmix.links.node.plaintext import admit_plaintext
+from flwr_splitmix.links.node.plaintext import check_plaintext
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.privacy.policy import NodePolicy
@@ -33,7 +33,7 @@ def context(**node_config: Any) -> Context:
 
 
 def admit(node: Mapping[str, Any], ticket: Ticket = TICKET) -> None:
-    admit_plaintext(ticket, context(**node), NodePolicy.of_node(node))
+    check_plaintext(ticket, context(**node), NodePolicy.of_node(node))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_where_it_is_allowed_the_log_says_so_once_a_run(
     caplog.set_level(logging.WARNING, "flwr.splitmix")
     flower, policy = context(**node), NodePolicy.of_node(node)
     for ticket in (TICKET, replace(TICKET, server_round=2), replace(TICKET, run="psl-2")):
-        admit_plaintext(ticket, flower, policy)
+        check_plaintext(ticket, flower, policy)
     messages = [record.getMessage() for record in caplog.records]
     expected = f"client 0: uploads and this node's token go to {AWAY} without TLS"
     assert [line.startswith(expected) for line in messages] == [True, True]

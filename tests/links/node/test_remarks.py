@@ -18,7 +18,7 @@ from tests.links.node.worst_server import TOY, Node, noisy, refused
 SEEN_BY_ALL = Toy(clients=1, batch_norm=False, examples=12, tests=6, prefix=1)
 """Its prefix token tells of every patch."""
 
-SPREADS = f"let a patch spread: at least {SEEN_BY_ALL.geometry.tokens} tokens tell of"
+SPREADS = f"let a patch spread: at least {SEEN_BY_ALL.geometry.tokens} tokens depend on"
 UNLIMITED = "allow-plain = false and no max-epsilon"
 
 
@@ -113,9 +113,9 @@ def test_a_segment_that_hides_it_counts_as_one_that_spreads(
         outcome = node.step([half(TOY).to_wire()])
         if allowed:
             assert outcome.reply
-            assert warnings(caplog, "cannot be told whether a patch spreads") == 1
+            assert warnings(caplog, "could not be determined whether a patch spreads") == 1
         else:
-            refused(outcome, "cannot be told whether a patch spreads to other tokens")
+            refused(outcome, "could not be determined whether a patch spreads to other tokens")
         node.end(finish=False)
 
 
@@ -133,10 +133,10 @@ def test_crafted_weights_send_patches_that_a_mask_leaves_out(
     share = PatchShare(lam=0.5, patches=PATCHES, prefix=1, seed=1, start=0, stop=PATCHES // 2)
     outcome = node.step([share.to_wire()])
     if not allowed:
-        refused(outcome, f"let a patch spread: at least {PATCHES + 1} tokens tell of")
+        refused(outcome, f"let a patch spread: at least {PATCHES + 1} tokens depend on")
         node.end(finish=False)
         return
-    assert warnings(caplog, f"let a patch spread: at least {PATCHES + 1} tokens tell of") == 1
+    assert warnings(caplog, f"let a patch spread: at least {PATCHES + 1} tokens depend on") == 1
     assert outcome.reply is not None
     positions = share.positions(4)
     smashed = torch.zeros(4, PATCHES, lower.geometry.width)

@@ -295,9 +295,9 @@ def test_folders_without_weights_are_refused(tmp_path: Path) -> None:
 
 def test_arguments_that_are_not_possible_are_refused() -> None:
     config = config_of("llama")
-    with pytest.raises(ValueError, match="'int8'; allowed are float32"):
+    with pytest.raises(ValueError, match="'int8'; it must be one of float32"):
         build(config, dtype="int8")
-    with pytest.raises(ValueError, match="'tagging'; allowed are"):
+    with pytest.raises(ValueError, match="'tagging'; it must be 'generation'"):
         build(config, "tagging")
     with pytest.raises(ValueError, match="num_labels is 0"):
         build(config, "classification", num_labels=0)

@@ -91,7 +91,7 @@ def test_placements_that_are_not_possible_are_refused(tmp_path: Path) -> None:
     whole_model(config_of("llama")).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"stack\.layers\.1"):
         build_language_parts(tmp_path, LanguageCut(1, 1), device_map={"stack.layers.0": "cpu"})
-    with pytest.raises(ValueError, match="'everywhere'; allowed are 'auto'"):
+    with pytest.raises(ValueError, match="'everywhere'; it must be 'auto'"):
         place_trunk(trunk_of("llama"), device_map="everywhere")
     with pytest.raises(ValueError, match="max_memory is for"):
         place_trunk(trunk_of("llama"), device_map={"": "cpu"}, max_memory={"cpu": 1})

@@ -73,7 +73,7 @@ def test_blocks_that_convolve_over_the_grid_know_places_without_embeddings() -> 
         (NAMES[1], {"patch_size": 4}, "xcit_nano_12_p16_224 has patches of 8 or 16 pixels; patch_"),
         (NAMES[0], {"patch_size": 5}, "patch_size 5 does not divide image_size 32"),
         (NAMES[0], {"pretrained": True}, "pass depth=None"),
-        (NAMES[0], {"cut_at": "blocks.2"}, "allowed are embedding, blocks.0, blocks.1"),
+        (NAMES[0], {"cut_at": "blocks.2"}, "available: embedding, blocks.0, blocks.1"),
     ],
 )
 def test_errors_say_what_is_possible(name: str, options: dict[str, Any], sentence: str) -> None:

@@ -202,11 +202,11 @@ def test_the_default_is_the_papers_model() -> None:
         (
             "tnt_s_patch16_224",
             {},
-            "cut: the parts of timm's TNT are .*; allowed are .* such as vit",
+            "cut: the parts of timm's TNT are .*; use a model such as vit",
         ),
         ("lenet", {}, "did you mean lenet5"),
         ("nothing", {}, r"Allowed are timm's vit_\*, .*, maxvit\*, and lenet5"),
-        ("vit_tiny_patch16_224", {"positions": "above"}, "allowed are 'lower' and 'upper'"),
+        ("vit_tiny_patch16_224", {"positions": "above"}, "it must be 'lower' or 'upper'"),
         (
             "vit_tiny_patch16_224",
             {"cut_at": "blocks.0", "positions": "upper"},
@@ -215,7 +215,7 @@ def test_the_default_is_the_papers_model() -> None:
         (
             "vit_tiny_patch16_224",
             {"cut_at": "blocks.2"},
-            r"has no cut 'blocks.2'; allowed are embedding, blocks.0, blocks.1",
+            r"has no cut 'blocks.2'; available: embedding, blocks.0, blocks.1",
         ),
         ("vit_tiny_patch16_224", {"patch_size": 5}, "patch_size 5 does not divide image_size 16"),
         ("vit_small_r26_s32_224", {"image_size": 64, "patch_size": 16}, "sizes may do"),

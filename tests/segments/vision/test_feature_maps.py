@@ -68,6 +68,6 @@ def test_a_cell_that_does_not_divide_the_map_is_refused(cell: int) -> None:
     with pytest.raises(
         ValueError,
         match=rf"cell {cell} does not divide the 6 x 6 map of a CNN at this cut; "
-        "allowed are 1, 2, 3, 6",
+        "it must be one of 1, 2, 3, 6",
     ):
         split_at_map(request(cell), [("conv", nn.Conv2d(2, 4, 1)), ("flat", nn.Flatten())], at=1)

@@ -94,7 +94,7 @@ def test_the_default_is_the_papers_model() -> None:
     [
         (
             {"cut_at": "blocks.0"},
-            "has no cut 'blocks.0'; allowed are embedding, transformers.0, transformers.1",
+            "has no cut 'blocks.0'; available: embedding, transformers.0, transformers.1",
         ),
         ({"patch_size": 3}, "patch_size 3 does not divide image_size 16"),
         (

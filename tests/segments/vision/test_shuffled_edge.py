@@ -178,7 +178,7 @@ def test_every_weight_of_the_upper_segment_learns() -> None:
         (
             "",
             {"method": "pixel"},
-            "method is 'pixel'; allowed are 'patch', 'batch', 'spectral', 'sp",
+            "method is 'pixel'; it must be one of 'patch', 'batch', 'spectral', 'sp",
         ),
         ("", {"method": "batch", "kappa": 0.0}, "kappa is 0.0; it must be greater than 0 and at"),
         ("", {"method": "batch", "kappa": 1.5}, "kappa is 1.5; it must be greater than 0 and at"),
@@ -189,7 +189,7 @@ def test_every_weight_of_the_upper_segment_learns() -> None:
         (
             "vit_small_patch16_dinov3",
             {"method": "patch"},
-            "allowed are models of timm's class VisionTransformer, such .*; this one is .* Eva$",
+            "use a model of timm's class VisionTransformer, such .*; this one's class is Eva$",
         ),
         ("lenet5", {"method": "patch"}, "lenet5 cannot be shuffled; .* deit_tiny_patch16_224$"),
         ("vit_xsmall_patch16_clip_224", {"method": "patch"}, "normalises its tokens before the f"),

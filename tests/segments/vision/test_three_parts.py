@@ -60,8 +60,11 @@ def test_a_model_without_tokens_of_one_shape_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"head_to": "embedding"}, "head_to is 'embedding'; allowed are blocks.0, blocks.1, block"),
-        ({"trunk_to": "blocks.9"}, "trunk_to is 'blocks.9'; allowed are blocks.0"),
+        (
+            {"head_to": "embedding"},
+            "head_to is 'embedding'; it must be one of blocks.0, blocks.1, block",
+        ),
+        ({"trunk_to": "blocks.9"}, "trunk_to is 'blocks.9'; it must be one of blocks.0"),
         ({"head_to": "blocks.1", "trunk_to": "blocks.1"}, "not behind head_to, 'blocks.1'"),
         ({"depth": 1}, "cannot be cut in three"),
         ({"num_classes": None}, "num_classes is None; pass num_classes="),

@@ -223,7 +223,7 @@ def test_a_seed_has_its_weights_and_those_beside_the_embedding_are_the_plain_one
         ({"method": "spectral"}, r"'tokens-to-token' is for .*'spectral' has ViT's patch embed"),
         ({"method": "spectral-pixels"}, r"is for the methods 'patch' and 'batch'.*section V-A"),
         ({"pretrained": True}, "'tokens-to-token' has no pretrained weights in timm; allowed with"),
-        ({"embedding": "t2t"}, "embedding is 't2t'; allowed are 'patch', 'tokens-to-token'"),
+        ({"embedding": "t2t"}, "embedding is 't2t'; it must be one of 'patch', 'tokens-to-token'"),
     ],
 )
 def test_errors_say_what_is_possible(options: dict[str, Any], sentence: str) -> None:

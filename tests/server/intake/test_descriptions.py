@@ -149,7 +149,7 @@ def test_steps_are_the_mean_number_of_full_batches() -> None:
         ({"num_examples": -(10**5000)}, "its num-examples is less than -2147483647"),
         ({"num_examples": [10**5000]}, "its num-examples is a list"),
         ({"drawn": "7"}, "its drawn is '7'"),  # for one reader nothing, for another the most
-        ({"goes_on": "yes"}, "its goes-on is 'yes'; it must be true or false"),
+        ({"same_object": "yes"}, "its same-object is 'yes'; it must be true or false"),
         ({"federated_examples": -1}, "its federated-examples is -1"),
         ({"edge": 5}, "its edge is 5; it must be a text"),
         ({"unbounded": [["plain"]]}, "its unbounded is no list of texts"),

@@ -80,8 +80,8 @@ def test_weights_frozen_after_the_strategy_was_made_learn_once_unfrozen(
 @pytest.mark.parametrize(
     ("upper", "message"),
     [
-        (nn.Linear, "upper is the class Linear; needed is a torch.nn.Module"),
-        (torch.relu, "upper is a builtin_function_or_method; needed is a torch.nn.Module"),
+        (nn.Linear, "upper is the class Linear; expected a torch.nn.Module"),
+        (torch.relu, "upper is a builtin_function_or_method; expected a torch.nn.Module"),
         (nn.Linear(2, 2, device="meta"), "upper is on the device 'meta', without values"),
     ],
 )

@@ -78,7 +78,7 @@ def model_class(config: Any, task: Task) -> type[Any]:
         If the task is unknown, or no such model can be cut; the message says which can.
     """
     if task not in CLASSES:
-        raise ValueError(f"task is {task!r}; allowed are 'generation' and 'classification'")
+        raise ValueError(f"task is {task!r}; it must be 'generation' or 'classification'")
     why = _why_not(config, task)
     if why is None and type(config) not in CLASSES[task]:
         why = "transformers has no such model for that"
@@ -130,8 +130,8 @@ def task_of_class(made: type[Any], configured: type[Any]) -> Task:
         if configured in classes and issubclass(made, classes[configured]):
             return task
     raise ValueError(
-        f"{made.__name__} has no output layer that a tail can have; allowed are models of "
-        "AutoModelForCausalLM and AutoModelForSequenceClassification"
+        f"{made.__name__} has no output layer that a tail can have; use a model of "
+        "AutoModelForCausalLM or AutoModelForSequenceClassification"
     )
 
 
@@ -178,6 +178,6 @@ def _why_not(config: Any, task: Task) -> str | None:
 def _cannot_cut(model_type: str, task: str, why: str) -> str:
     able = [t for layout in LAYOUTS if task in layout.tasks for t in layout.types]
     return (
-        f"a model of type {model_type!r} cannot be cut for {task}: {why}; allowed are "
+        f"a model of type {model_type!r} cannot be cut for {task}: {why}; these types can: "
         f"{', '.join(able)}, and decoders that compute as Llama does"
     )
