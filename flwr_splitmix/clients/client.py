@@ -27,7 +27,7 @@ MAX_EARLIER = 1 << 17
 NO_DATA = "this client has no training data"
 """Message of a client that cannot take part at all; a server stops asking it."""
 
-EMPTY = f"{NO_DATA}: leave it out of the list of clients; on nodes, a run goes on without it"
+EMPTY = f"{NO_DATA}: leave it out of the list of clients; on nodes, a run continues without it"
 """Message of a client that is made with an empty data set."""
 
 
@@ -41,9 +41,9 @@ class WrappedError(ClientError):
     Parameters
     ----------
     message
-        Without the cause's text, as the server is told.
+        The message for the server, without the cause's text.
     whole
-        With it, for this side's log.
+        The message for this side's log, with the cause's text.
     """
 
     def __init__(self, message: str, whole: str = "") -> None:
@@ -53,7 +53,9 @@ class WrappedError(ClientError):
 
 @dataclass(frozen=True)
 class Order:
-    """What the server tells a client at the start of a round.
+    """The server's instruction to a client for a round.
+
+    It is no order of examples: the client draws that from `seed`.
 
     Parameters
     ----------
@@ -64,16 +66,17 @@ class Order:
     server_round, num_rounds
         The global round, from 1, and the number of rounds; schedules depend on them.
     attempt
-        How many times this client may have been asked for the same before: rounds that it began
-        and did not finish, and this round, if a resumed run repeats its steps.
+        How many times this client may have been asked for the same before: in rounds that it began
+        and did not finish, and in this round, if a resumed run repeats its steps.
     averaged
         Whether the lower segment is sent at the end of the round, to be averaged.
     draw_seed
-        Seed of the client's draws, but for the order of its examples: dropout, augmentations and
-        repeatable secrets. None: `seed`; another one if a `fit` goes on with the same clients.
+        Seed of the client's dropout, augmentations and repeatable secrets. The sequence in which
+        examples are drawn depends on `seed` alone. None is `seed`; it differs when a later `fit`
+        continues with the same clients.
     earlier
-        Of the rounds among these times, how many batches the client may have sent in each, from the
-        place in its data on where it is now. Those whose lengths are not known are missing.
+        For each of the earlier attempts, how many batches the client may have sent, from its
+        current place in its data on. Attempts of unknown length are missing.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a hiding is told of its client, and what it makes of a batch to send."""
+"""A hiding's view of its client, and the messages that it makes of a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flwr_splitmix.data.masked_batch import MaskedBatch
 
 @dataclass(frozen=True)
 class ClientSide:
-    """What a hiding knows about its client in a round.
+    """A hiding's view of its client in a round.
 
     Parameters
     ----------
@@ -37,19 +37,19 @@ class ClientSide:
     attempt
         How often the same may have been asked of the client before.
     earlier
-        The training examples that it may have sent in these times: int64 indices of one batch, or
-        of several that have no example in common. If the round was longer then, they are more than
-        this round's. They are drawn as they are read, which is possible once.
+        The training examples that it may have sent in these attempts: int64 indices of one batch,
+        or of several that have no example in common. If the round was longer then, they are more
+        than this round's. They are drawn as they are read, which is possible once.
     uncounted
-        Whether there may have been more that is not known.
+        Whether it may have sent more, an unknown number.
     averaged
         Whether head and tail leave the client at the end of the round.
     returns
         Whether gradients are returned to the trunk in training.
     padded
-        Whether masks may tell lengths: of texts, or of what a hiding's own `obfuscate` masks.
+        Whether masks may reveal lengths: of texts, or of whatever a hiding's own `obfuscate` masks.
     seeded
-        Whether a node keeps the ledger, and noise is drawn from the run's seed: then it is none.
+        Whether a node keeps the ledger, and noise is drawn from the run's seed: it counts as none.
     """
 
     head: nn.Module
@@ -71,7 +71,7 @@ class ClientSide:
 
 @dataclass
 class SentBatch:
-    """What a client has sent to the trunk, and what it needs to read the answer.
+    """A batch's messages to the trunk, with what the client needs to read the answer.
 
     Parameters
     ----------
@@ -88,7 +88,8 @@ class SentBatch:
     ----------
     local
         (b, T, d) in the head's graph: the part of `recover`'s result that comes directly from the
-        head, if any. The loss's gradient there goes to the head without crossing the link.
+        head, if any; `recover` sets it. The loss's gradient there goes to the head without
+        crossing the link.
     penalty
         A scalar in the head's graph that the head's step minimises in addition to the loss, if
         any. Neither it nor its gradient crosses the link.

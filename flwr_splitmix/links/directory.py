@@ -108,7 +108,7 @@ class Directory:
         patience = max(began + timeout - time.monotonic(), 1.0)
         self._note(self._ask(grid, new, patience, refusals))
         if self._late is not None:
-            self._note(self._read(self._late.look(), refusals))
+            self._note(self._read(self._late.poll(), refusals))
         if holders := self._held_and_claimed(nodes):
             # A restarted SuperNode has a new id; its old id no longer answers.
             answers = self._ask(grid, holders, min(timeout, CLAIM_SECONDS), refusals)

@@ -25,7 +25,7 @@ from flwr_splitmix.words import described, one_line
 
 log = logging.getLogger("flwr.splitmix")
 
-Say = Callable[[BaseException], str]
+ErrorDescriber = Callable[[BaseException], str]
 """Turns an error of a client into the line that is sent to the server."""
 
 
@@ -57,7 +57,7 @@ class ClientHost:
     store
         Where the clients' states are saved between rounds, so that they survive this process;
         None keeps them in memory only.
-    say
+    describe_error
         Turns an exception raised by a client into the one-line reason sent to the server, which
         is kept in files and sent to trackers: it has no values of the data.
 
@@ -70,13 +70,13 @@ class ClientHost:
     def __init__(
         self,
         store: StateStore | None = None,
-        say: Say = local_sentence,
+        describe_error: ErrorDescriber = local_sentence,
     ) -> None:
         self.clients: dict[int, Client] = {}
         self._finished_round: dict[int, int] = {}
         self._saved_meta: dict[int, str] = {}
         self.store = store
-        self.say = say
+        self.describe_error = describe_error
 
     def attach(
         self, ticket: Ticket, build: Callable[[], Client], arrays: Mapping[str, Tensor] | None
@@ -93,7 +93,7 @@ class ClientHost:
             If `build` returns anything but a client, or `attach` no dictionary, or if a client
             calls sys.exit(); a client may raise further errors.
         """
-        with _exits_as_errors(self.say):
+        with _exits_as_errors(self.describe_error):
             return self._attach(ticket, build, arrays)
 
     def _attach(
@@ -143,13 +143,13 @@ class ClientHost:
         if client is None:
             return Outcome(None, "its host was restarted and does not hold it any more")
         try:
-            with _exits_as_errors(self.say):
+            with _exits_as_errors(self.describe_error):
                 reply = client.run(method, payload)
             _check_reply(method, reply)
         except Exception as error:
             # A client's failure costs its own contribution only; the traceback stays here.
             log_failure(index, one_line(method), error)
-            return Outcome(None, self.say(error), time.perf_counter() - began)
+            return Outcome(None, self.describe_error(error), time.perf_counter() - began)
         return Outcome(reply, None, time.perf_counter() - began)
 
     def finish(self, ticket: Ticket) -> tuple[dict[str, Tensor], dict[str, int | float], str]:
@@ -159,7 +159,7 @@ class ClientHost:
             raise ClientError("its host was restarted and does not hold it any more")
         client = self.clients[index]
         sends = ticket.returns_arrays
-        with _exits_as_errors(self.say):
+        with _exits_as_errors(self.describe_error):
             arrays, returned = checked_release(client, client.release(), sends=sends)
         try:
             metrics = plain_numbers(returned, "the client's release")
@@ -197,7 +197,7 @@ class ClientHost:
 
 
 @contextmanager
-def _exits_as_errors(say: Say) -> Iterator[None]:
+def _exits_as_errors(describe_error: ErrorDescriber) -> Iterator[None]:
     """Raise a ClientError for a client's sys.exit(), which would end this process for all clients.
 
     What the handler of a signal raises passes: it is to end the process.
@@ -207,7 +207,7 @@ def _exits_as_errors(say: Say) -> Iterator[None]:
     except SystemExit as error:
         if by_signal(error):
             raise
-        raise WrappedError(say(error), sentence(error)) from error
+        raise WrappedError(describe_error(error), sentence(error)) from error
 
 
 def _check_reply(method: str, reply: object) -> None:
@@ -237,13 +237,13 @@ def _plain(meta: Mapping[str, Any]) -> str:
 
 
 def log_failure(client: int, where: str, error: Exception) -> None:
-    """Log in full why a client failed, with a traceback unless the text says it all."""
+    """Log in full why a client failed, with a traceback unless the text is complete."""
     more = error if is_unexpected(error) else None
     log.error("client %d failed in %s: %s", client, where, own_sentence(error), exc_info=more)
 
 
 def logged_reason(client: int, where: str, error: Exception) -> str:
-    """Return why a client failed, without values of the data; log the whole if it says more."""
+    """Return why a client failed, without values of the data; log the full error if it has more."""
     reason = local_sentence(error)
     if is_unexpected(error) or reason != own_sentence(error):
         log_failure(client, where, error)
@@ -253,7 +253,7 @@ def logged_reason(client: int, where: str, error: Exception) -> str:
 def build(
     client_fn: Callable[[Context], Client],
     context: Context,
-    say: Say = local_sentence,
+    describe_error: ErrorDescriber = local_sentence,
 ) -> Client:
     """Build the client with client_fn.
 
@@ -270,5 +270,5 @@ def build(
         if by_signal(error):
             raise
         raise WrappedError(
-            f"client_fn raised {say(error)}", f"client_fn raised {sentence(error)}"
+            f"client_fn raised {describe_error(error)}", f"client_fn raised {sentence(error)}"
         ) from error

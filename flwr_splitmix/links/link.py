@@ -147,7 +147,7 @@ class Clients(ABC):
         return frozenset()
 
     def fail(self, client: int, reason: str) -> None:
-        """Leave a client out for the rest of the round; the reason may quote the client."""
+        """Exclude a client for the rest of the round; the reason may quote the client."""
         self.failures.setdefault(client, one_line(reason))
 
     def call(
@@ -168,10 +168,11 @@ class Clients(ABC):
         -------
         Replies by client index. A client that failed or timed out is missing, here and in `alive`.
         """
-        payloads = self._told(method, payloads, phase)
+        payloads = self._for_alive(payloads)
+        self._report_calls(method, payloads, phase)
         replies = {}
         for client, outcome in sorted(self._exchange(method, payloads).items()):
-            reply = self._taken(client, method, outcome, phase)
+            reply = self._settle_call(client, method, outcome, phase)
             if reply is not None:
                 replies[client] = reply
         return replies
@@ -222,29 +223,31 @@ class Clients(ABC):
         """
         return self.call(*self._waiting.popleft())
 
-    def _told(
-        self, method: str, payloads: Mapping[int, Mapping[str, Any]], phase: Phase = "train"
-    ) -> dict[int, Mapping[str, Any]]:
-        """Report the payloads of clients that are alive to the observer; return them, sorted."""
+    def _for_alive(self, payloads: Mapping[int, Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+        """Return the payloads of the clients that are alive, sorted by client."""
         alive = set(self.alive)
-        payloads = {c: p for c, p in sorted(payloads.items()) if c in alive}
-        for client, payload in payloads.items():
-            self._tell(client, method, "down", payload, self._wire_bytes(payload), phase)
-        return payloads
+        return {c: p for c, p in sorted(payloads.items()) if c in alive}
 
-    def _taken(
+    def _report_calls(
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]], phase: Phase = "train"
+    ) -> None:
+        """Report the payloads of calls to the observer."""
+        for client, payload in payloads.items():
+            self._report_exchange(client, method, "down", payload, self._wire_bytes(payload), phase)
+
+    def _settle_call(
         self, client: int, method: str, outcome: Outcome, phase: Phase = "train"
     ) -> dict[str, Any] | None:
-        """Report the outcome of a call and return its reply; a client without one is left out."""
+        """Report the outcome of a call and return its reply; exclude a client without one."""
         self.seconds[client] += outcome.seconds
         if outcome.reply is None:
             self.fail(client, outcome.error or "no reply")
             return None
         nbytes = self._wire_bytes(outcome.reply) if outcome.nbytes is None else outcome.nbytes
-        self._tell(client, method, "up", outcome.reply, nbytes, phase)
+        self._report_exchange(client, method, "up", outcome.reply, nbytes, phase)
         return outcome.reply
 
-    def _tell(
+    def _report_exchange(
         self,
         client: int,
         method: str,
@@ -291,7 +294,7 @@ class Link(ABC):
 
     @property
     def partitions(self) -> Mapping[int, int]:
-        """By client index, into how many parts the data are divided; without nodes that say it."""
+        """By client index, into how many parts the data are divided, where the node reports it."""
         return {}
 
     @property

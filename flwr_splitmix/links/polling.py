@@ -20,7 +20,7 @@ _TRACEBACK = 100_000
 """Characters at the end of a traceback that are searched for its last line."""
 
 _WRAPPED = re.compile(r"Exception ClientAppException occurred\. Message: (.*?)'?>?$", re.DOTALL)
-"""How a simulation's engine words an exception, whose type it does not tell."""
+"""How a simulation's engine words an exception; it does not name the type."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.2
 
@@ -52,7 +52,7 @@ class Mail:
         """Whether every reply has arrived."""
         return not self._awaited_ids & self.unread
 
-    def look(self) -> dict[int, Message]:
+    def poll(self) -> dict[int, Message]:
         """Poll once for replies; return the new ones by node id."""
         new: dict[int, Message] = {}
         if self.unread:
@@ -102,7 +102,7 @@ def wait_for(mail: Mail, timeout: float) -> None:
     deadline = time.monotonic() + timeout
     pause = FIRST_PAUSE
     while not mail.complete:
-        if mail.look():
+        if mail.poll():
             pause = FIRST_PAUSE
         elif time.monotonic() > deadline:
             break
@@ -122,10 +122,13 @@ class Online:
 
     def has_lost(self, node: int) -> bool:
         """Return whether the node is known to be no longer connected."""
+        self._refresh_if_due()
+        return self._nodes is not None and node not in self._nodes
+
+    def _refresh_if_due(self) -> None:
         if time.monotonic() > self._asked_at + self._every:
             self._nodes = set(self._grid.get_node_ids())
             self._asked_at = time.monotonic()
-        return self._nodes is not None and node not in self._nodes
 
 
 def refusal(reply: Message) -> str | None:

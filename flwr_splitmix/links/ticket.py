@@ -111,14 +111,14 @@ class Ticket:
     def order(self) -> Order:
         """The part of the ticket that the client itself uses."""
         return Order(
-            self.client,
-            self.seed,
-            self.server_round,
-            self.num_rounds,
-            self.attempt,
-            self.returns_arrays,
-            self.draw_seed,
-            tuple(self.earlier),
+            client=self.client,
+            seed=self.seed,
+            server_round=self.server_round,
+            num_rounds=self.num_rounds,
+            attempt=self.attempt,
+            averaged=self.returns_arrays,
+            draw_seed=self.draw_seed,
+            earlier=tuple(self.earlier),
         )
 
     @property
@@ -128,7 +128,7 @@ class Ticket:
         Raises
         ------
         ValueError
-            If it is none of single values by name.
+            If it is not a dictionary of single values by name.
         """
         try:
             values = json.loads(self.run_config or "{}")
@@ -150,10 +150,9 @@ class Ticket:
         Raises
         ------
         ValueError
-            If the message carries no ticket, one of another version, one with other values, one
-            with values of other types or beyond their range, or one by which a node would wait
-            longer than a day. To Python 1, 1.0 and True are the same number, but not the same file
-            name.
+            If the message carries no ticket, or one of another version, with other values, with
+            values of other types or beyond their range, or with a wait longer than a day. To
+            Python 1, 1.0 and True are the same number, but not the same file name.
         """
         record = message.content.config_records.get(RECORD)
         if record is None:
@@ -204,7 +203,7 @@ def context_of(ticket: Ticket, context: Context) -> Context:
     Raises
     ------
     ValueError
-        If the ticket's is none.
+        If the ticket's `run_config` is not a run configuration.
     """
     continued = copy.copy(context)
     continued.run_config = {**context.run_config, **ticket.configuration}

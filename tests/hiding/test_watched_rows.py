@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import ClientError, UShapeClient
-from flwr_splitmix.hiding import DPSGD
+from flwr_splitmix.hiding import DPSGD, watched_rows
 from flwr_splitmix.hiding.unfit import UnfitError
+from flwr_splitmix.hiding.watched_rows import try_gradients
 from flwr_splitmix.links.host import logged_reason
 from tests.hiding.dp_sgd import ORDER, TOY
 
@@ -286,9 +287,17 @@ def test_the_trial_leaves_nothing_behind_and_is_made_once(monkeypatch: Any) -> N
     assert attributes_after == attributes_before
 
 
-def test_texts_with_padding_and_tied_weights_are_tried() -> None:
-    tail = TOY.tail()
-    client = UShapeClient(
-        TOY.head(), tail, TOY.texts(0, 8), batch_size=4, device="cpu", hiding=DPSGD()
-    )
+def test_texts_with_padding_and_tied_weights_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    head, tail = TOY.head(), TOY.tail()
+    tail.output.weight = head.words.weight
+    client = UShapeClient(head, tail, TOY.texts(0, 8), batch_size=4, device="cpu", hiding=DPSGD())
+    tried: list[bool] = []
+
+    def recorded(ends: nn.ModuleDict, inputs: Tensor, mask: Tensor, *, single: bool) -> None:
+        try_gradients(ends, inputs, mask, single=single)
+        tied = ends["tail"].output.weight is ends["head"].words.weight
+        tried.append(tied and not bool(mask.all()))
+
+    monkeypatch.setattr(watched_rows, "try_gradients", recorded)
     client.attach(ORDER, None)
+    assert tried == [True]

@@ -282,7 +282,7 @@ def test_the_server_reads_no_label_that_stays_with_a_client(
     """As where the tail has too few logits: "labels lie in 7..7" tells the label."""
     data: Any = TensorDataset(torch.ones(4, 1, 8), torch.full((4,), 7))
     head, tail = _Unmasked(nn.Linear(8, 3)), _Unmasked(nn.Flatten(), nn.Linear(3, 2))
-    host = ClientHost(say=public_sentence)
+    host = ClientHost(describe_error=public_sentence)
     host.attach(
         ticket(), lambda: UShapeClient(head, tail, data, batch_size=2, hiding=Hiding()), None
     )

@@ -37,7 +37,7 @@ def test_replies_that_nobody_waits_for_are_thrown_away() -> None:
     grid.wait()
     second = Mail(grid.grid, [question(101)], first.unread)
     grid.wait()
-    assert set(second.look()) == {101}
+    assert set(second.poll()) == {101}
     assert second.complete
     assert second.unread == set()
     assert grid.pull_messages([str(message) for message in first.unread]) == []

@@ -94,7 +94,8 @@ def test_the_parts_of_a_plan(passes: Callable[[Any], Any], message: str) -> None
 
 
 def test_lists_and_numbers_of_numpy_are_parts_of_a_plan() -> None:
-    train(planned(lambda members: [[Group([Member(np.int64(c), FullShare())]) for c in members]]))  # type: ignore[arg-type]
+    listed = planned(lambda members: [[Group([Member(np.int64(c), FullShare())]) for c in members]])  # type: ignore[arg-type]
+    assert train(listed) == train(planned(lambda members: (tuple(map(alone, members)),)))
 
 
 SPLIT = "Own: `split` returns "
@@ -259,7 +260,7 @@ def test_what_a_share_returns(
 
 
 def test_a_share_may_return_the_mixture_that_it_changed() -> None:
-    train(sharing(place=lambda self, mixed, upload: mixed.add_(upload)))
+    assert train(sharing(place=lambda self, mixed, upload: mixed.add_(upload))) == train(sharing())
 
 
 def test_a_wrapped_mixer_is_checked_too() -> None:
@@ -269,7 +270,7 @@ def test_a_wrapped_mixer_is_checked_too() -> None:
 
 
 def test_kinds_of_shares_may_be_a_set() -> None:
-    train(own(shares=frozenset({Sent})))
+    assert train(own(shares=frozenset({Sent}))) == train(own(shares=(Sent,)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,6 +121,8 @@ def test_masks_common_to_all_samples_take_no_memory_for_each(mixer: Mixer) -> No
 def test_sums_have_no_masks() -> None:
     check([WeightedShare(lam=0.5)] * 2, "weighted")
     check([WeightedShare(lam=0.5), *listed([0, 1], [2])[:1]])
+    with pytest.raises(ValueError, match="leave out patch 3"):
+        check(listed([0, 1], [2]))
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def ask_partitions(grid: Grid, timeout: float) -> int:
         while (open_mail := [mail for mail in questions if not mail.complete]) and (
             time.monotonic() < until
         ):
-            for reply in chain.from_iterable(mail.look().values() for mail in open_mail):
+            for reply in chain.from_iterable(mail.poll().values() for mail in open_mail):
                 if not reply.has_error():
                     return int(str(reply.content.config_records[PARTITIONS]["number"]))
                 failures.append(error_sentence(reply))

@@ -30,12 +30,13 @@ from flwr_splitmix.words import counted
 
 
 class EvaluationPlace(NamedTuple):
-    """Where a client is in a run; at each place it sends a test example once.
+    """The place of a client in a run; at each place it sends a test example once.
 
     Attributes
     ----------
     draw_seed
-        That of the order: each `fit` that goes on with the clients counts its rounds from 1.
+        The `draw_seed` of the server's `Order`: it distinguishes each `fit` that continues with
+        the clients, as each counts its rounds from 1.
     server_round
         The round.
     drawn
@@ -48,7 +49,7 @@ class EvaluationPlace(NamedTuple):
 
     @classmethod
     def of(cls, order: Order, drawn: int) -> EvaluationPlace:
-        """Return the place of an order, given the batches drawn so far."""
+        """Return the place of the server's `Order`, given the batches drawn so far."""
         return cls(order.draw_seed, order.server_round, drawn)
 
 
@@ -61,7 +62,7 @@ class UShapeEvaluation:
     Parameters
     ----------
     place
-        Where the client is.
+        The client's place in the run.
     tests
         Test sets by the kind of evaluation; None if the client has none.
     scores
@@ -69,15 +70,15 @@ class UShapeEvaluation:
     messenger
         Makes the messages.
     batch_size
-        Examples in a batch, by which the client divides its test sets: one example at a time could
-        not be mixed with others.
+        Examples in a batch. The client divides its test sets into batches itself: one example at a
+        time could not be mixed with others.
     least
-        Fewest examples in a batch among which the hiding does anything; see `stop_of`.
+        Fewest examples in a batch with which the hiding has an effect; see `stop_of`.
     seed_of
         The seed of each message's draws, by the number of messages before it: repeatable secrets
         are drawn from torch's generator.
-    kept
-        Where a node records what was sent; None: a simulation, which keeps no record.
+    sent_tests
+        Where a node records which examples were sent; None for a simulation, which keeps no record.
     """
 
     def __init__(

@@ -208,15 +208,16 @@ class MixGuard(Calibrating):
 
     def recover(self, outputs: Sequence[Tensor], sent: SentBatch) -> Tensor:
         """Decode the target's hidden states (b, T, d); with "all-sources" all of them, (k, ...)."""
-        secret, stacked = as_mixtures(sent).secret, torch.stack(list(outputs))
-        if self.kernel is not None:
-            mixtures = as_mixtures(sent)
-            local, added = self.kernel.decode(
-                stacked, torch.stack(sent.messages), mixtures.hidden, mixtures.own_mask, secret
-            )
-            mixtures.local = local.to(stacked.dtype)
-            return (local + added).to(stacked.dtype)
-        return secret.decode_sources(stacked) if self._reads_supports else secret.decode(stacked)
+        mixtures, stacked = as_mixtures(sent), torch.stack(list(outputs))
+        secret = mixtures.secret
+        if self.kernel is None:
+            decode = secret.decode_sources if self._reads_supports else secret.decode
+            return decode(stacked)
+        local, added = self.kernel.decode(
+            stacked, torch.stack(sent.messages), mixtures.hidden, mixtures.own_mask, secret
+        )
+        mixtures.local = local.to(stacked.dtype)  # its gradient goes to the head directly
+        return (local + added).to(stacked.dtype)
 
     @property
     def _reads_supports(self) -> bool:
@@ -230,8 +231,8 @@ class MixGuard(Calibrating):
         """Return the loss of the calibrated target.
 
         With "all-sources" its gradient is that of its sum with a public loss, which pulls each
-        decoded support towards its calibrated form, so it needs no label. The number itself is
-        without that, as an evaluation's is.
+        decoded support towards its calibrated form, so it needs no label. Its value is without the
+        public loss, as in an evaluation.
         """
         check_labels(sent.batch)
         target = self._target(hidden, sent)
@@ -302,13 +303,14 @@ class MixGuard(Calibrating):
     ) -> None:
         """Take one step of the calibrator (MixGuard, section 4.3)."""
         assert self.calibration is not None
-        mixtures, (decoded_from, (plain,)) = as_mixtures(groups[0]), outputs
+        mixtures = as_mixtures(groups[0])
+        of_messages, (plain,) = outputs  # of the two groups that `public_groups` returns
         if self.kernel is None:
-            decoded = mixtures.secret.decode(torch.stack(list(decoded_from)))
+            decoded = mixtures.secret.decode(torch.stack(list(of_messages)))
         else:
-            decoded = self.recover(decoded_from, mixtures)
+            decoded = self.recover(of_messages, mixtures)
             self.kernel.learn(
-                mixtures.messages, decoded_from, mixtures.hidden, plain, mixtures.own_mask
+                mixtures.messages, of_messages, mixtures.hidden, plain, mixtures.own_mask
             )
         self._leaks.append(float(measured_leak(mixtures.messages, mixtures.hidden).mean()))
         self.note(step, self.calibration.error(decoded, plain, mixtures.own_mask))

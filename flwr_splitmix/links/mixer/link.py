@@ -249,7 +249,7 @@ class MixerLink(DialledLink):
         gone: dict[str, str] = {}
         absence = Absence(grid, mail, self.attach_timeout)
         while True:
-            mail.look()
+            mail.poll()
             reply = channel.ask("attach", {"gone": gone})
             new = dictionary(reply, "failures")
             failures |= {c: str(new[str(c)]) for c in nodes if str(c) in new}

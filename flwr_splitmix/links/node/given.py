@@ -1,8 +1,8 @@
-"""What a node says of its lower segment, by which a mixer compares its nodes.
+"""A node's statements about its lower segment, by which a mixer compares its nodes.
 
 A server that chooses a node's lower segment, or trains it, knows what that node uploads, so that a
 mixture with one other node is the other's upload. A mixer sees no weights. It mixes only nodes that
-name the same digests of what the server gave them for the round, and allow the same
+name the same digests of the server's weights and instructions for the round, and allow the same
 (`flwr_splitmix.mixer_process.alike`).
 """
 
@@ -18,11 +18,11 @@ from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.storage import OtherFormError, digest
 
 WEIGHTS, TRAINING = "given-weights", "allow-training"
-"""Keys of a kept state's values: the lower segment of the server from which it began, and whether
+"""Keys of a kept state's values: the server's lower segment from which it began, and whether
 gradients may have changed that."""
 
 _OWN = ("client", "attempt", "earlier", "token")
-"""What an honest server tells each node differently."""
+"""Values of a ticket that differ from node to node with an honest server."""
 
 
 class OriginStore:
@@ -43,7 +43,7 @@ class OriginStore:
     ----------
     origin
         Digest of the server's weights from which the client's own began: those of this message, or
-        of an earlier one if the client goes on from a kept state.
+        of an earlier one if the client continues from a kept state.
     trains
         Whether gradients may change them, or may have since: an operator can change the policy.
     """
@@ -76,7 +76,7 @@ class OriginStore:
         Raises
         ------
         OtherFormError
-            If it does not say where it began.
+            If the state does not say from which weights it began.
         """
         if (state := self._store.load(index, at_most)) is None:
             return None
@@ -101,8 +101,8 @@ class OriginStore:
         self._store.prune(index, kept_rounds)
 
 
-def orders_of(ticket: Mapping[str, Any], run_config: Mapping[str, Any]) -> str:
-    """Return a digest of what a server tells all nodes of a round alike.
+def digest_of_instructions(ticket: Mapping[str, Any], run_config: Mapping[str, Any]) -> str:
+    """Return a digest of the instructions that a server gives all nodes of a round alike.
 
     Parameters
     ----------

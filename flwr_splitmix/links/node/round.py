@@ -19,7 +19,7 @@ from flwr_splitmix.links.errors import is_unexpected, own_sentence, public_sente
 from flwr_splitmix.links.host import ClientHost, build
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.audit import SUPERLINK, AuditLog
-from flwr_splitmix.links.node.given import OriginStore, orders_of
+from flwr_splitmix.links.node.given import OriginStore, digest_of_instructions
 from flwr_splitmix.links.node.guards import NodeGuards, rejection_log
 from flwr_splitmix.links.node.pinned import pinned
 from flwr_splitmix.links.node.plaintext import check_plaintext
@@ -43,7 +43,7 @@ def serve_round(
     Returns
     -------
     The content of the reply. After training: metrics and, if the ticket asks for them, arrays.
-    After an evaluation: nothing. If the round goes on without this client: the reason.
+    After an evaluation: nothing. If the round continues without this client: the reason.
 
     Raises
     ------
@@ -56,7 +56,9 @@ def serve_round(
     try:
         ticket, context = _read(message, context)
         guards = NodeGuards(context, ticket)
-        orders = orders_of(message.content.config_records[RECORD], context.run_config)
+        given_orders = digest_of_instructions(
+            message.content.config_records[RECORD], context.run_config
+        )
         ticket = pinned(ticket, context.node_config)
         check_plaintext(ticket, context, guards.policy)
         arrays = arrays_of(message.content)
@@ -66,7 +68,7 @@ def serve_round(
         make = partial(guards.build, partial(build, client_fn, context, public_sentence))
         description = host.attach(ticket, make, arrays)
         description |= NodeDescription(
-            given_weights=store.origin, given_orders=orders, allow_training=store.trains
+            given_weights=store.origin, given_orders=given_orders, allow_training=store.trains
         ).to_plain()
         guards.audit.write("attach", description)
         if message.metadata.message_type != "train":
@@ -150,7 +152,7 @@ def _serve(
 
 @contextmanager
 def _keeping(host: ClientHost, ticket: Ticket, *, only_if_it_fails: bool = False) -> Iterator[None]:
-    """Save the client's state if it changed, even if the round goes on without the client."""
+    """Save the client's state if it changed, even if the round continues without the client."""
     failed = True
     try:
         yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -39,10 +38,6 @@ class RayHost:
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
-
-    def process_id(self) -> int:
-        """Return the process id, so that a test can end this host and no other."""
-        return os.getpid()
 
     def attach(
         self,

@@ -167,21 +167,20 @@ class StreamClients(Clients):
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """Call one exchange of training on many clients, and yield each reply as it arrives."""
         self._await_late(payloads)
-        calls = self._submitted(method, self._told(method, payloads))
+        calls = self._submit_to_alive(method, payloads)
         for client, outcome in self._outcomes(calls, patience):
-            if (reply := self._taken(client, method, outcome)) is not None:
+            if (reply := self._settle_call(client, method, outcome)) is not None:
                 yield client, reply
 
     def post(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> None:
         """Start calls on clients whose last call is over; their next call waits for these."""
-        alive_payloads = self._told(method, payloads)
-        for client, call in self._submitted(method, alive_payloads).items():
+        for client, call in self._submit_to_alive(method, payloads).items():
             deadline = time.monotonic() + self.step_timeout
             self._unawaited[client] = _Unawaited(call, deadline, late=False)
 
     def queue(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> None:
         """Submit one exchange after the calls in flight; `answered` returns the replies."""
-        self._queued.append(_Queued(method, self._submitted(method, self._told(method, payloads))))
+        self._queued.append(_Queued(method, self._submit_to_alive(method, payloads)))
 
     def answered(self) -> dict[int, dict[str, Any]]:
         """Wait for the replies to the oldest queued calls, and return them."""
@@ -189,7 +188,7 @@ class StreamClients(Clients):
         calls = {c: call for c, call in queued.calls.items() if c not in self.failures}
         outcomes = dict(self._outcomes(calls))
         replies = {
-            client: self._taken(client, queued.method, outcome)
+            client: self._settle_call(client, queued.method, outcome)
             for client, outcome in sorted(outcomes.items())
         }
         return {client: reply for client, reply in replies.items() if reply is not None}
@@ -197,9 +196,17 @@ class StreamClients(Clients):
     def _exchange(
         self, method: str, payloads: Mapping[int, Mapping[str, Any]]
     ) -> dict[int, Outcome]:
-        return dict(self._outcomes(self._submitted(method, payloads)))
+        return dict(self._outcomes(self._submit(method, payloads)))
 
-    def _submitted(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> dict[int, Call]:
+    def _submit_to_alive(
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]]
+    ) -> dict[int, Call]:
+        """Report and submit the calls of the clients that are alive."""
+        alive_payloads = self._for_alive(payloads)
+        self._report_calls(method, alive_payloads)
+        return self._submit(method, alive_payloads)
+
+    def _submit(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> dict[int, Call]:
         return {client: self.lines[client].submit(method, p) for client, p in payloads.items()}
 
     def _outcomes(
@@ -268,7 +275,7 @@ class StreamClients(Clients):
         outcome, until = self._look(client, unawaited.call, unawaited.deadline)
         if outcome is not None:
             del self._unawaited[client]
-            self._taken(client, unawaited.call.method, outcome)
+            self._settle_call(client, unawaited.call.method, outcome)
         return until
 
     def _await_late(self, clients: Iterable[int]) -> None:

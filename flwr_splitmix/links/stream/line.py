@@ -33,7 +33,10 @@ PAUSE, LONGEST_PAUSE = 0.01, 1.0
 
 
 class Line:
-    """The server's end of a line; its methods may be called from any thread.
+    """The server's end of a line; its public methods may be called from any thread.
+
+    The strategy calls `submit`, `end` and `abandon`, and the connection the others. Private methods
+    run under the lock, except `_encoded` and `_decode`.
 
     Parameters
     ----------
@@ -90,8 +93,6 @@ class Line:
         self._last_heard = 0.0
         self._ending: Frame | None = None
 
-    # The strategy's side.
-
     def submit(self, method: str, payload: Mapping[str, Any]) -> Call:
         """Submit a call after those in flight; its `outcome` is set when it is over."""
         with self._lock:
@@ -124,8 +125,6 @@ class Line:
         with self._lock:
             if self._in_flight:
                 self._fail(reason)
-
-    # The connection's side.
 
     @property
     def call_bytes(self) -> int:
@@ -273,8 +272,6 @@ class Line:
                 self._connection = None
                 self.lost_since = time.monotonic()
                 self._changed()
-
-    # Called under the lock, except `_decode`.
 
     def _describe(self, description: Mapping[str, Any]) -> None:
         """Read the description of the first hello, or fail the line if it is none."""

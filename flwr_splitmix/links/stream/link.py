@@ -229,7 +229,7 @@ class StreamLink(DialledLink):
         absence = Absence(grid, mail, self.attach_timeout)
         while waiting:
             next_changes(changes, POLL_SECONDS)
-            mail.look()
+            mail.poll()
             for client, seat in list(waiting.items()):
                 line = seat.line
                 if line.failure is not None:

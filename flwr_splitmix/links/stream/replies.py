@@ -41,7 +41,7 @@ def collect(
     online = Online(grid)
     deadline = time.monotonic() + timeout
     while waiting:
-        mail.look()
+        mail.poll()
         for client, node in list(waiting.items()):
             reply = mail.replies.get(node)
             if reply is not None and (reason := refusal(reply)) is not None:

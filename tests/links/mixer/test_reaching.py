@@ -177,4 +177,5 @@ def test_a_mixer_elsewhere_is_dialled_in_plaintext_only_if_it_is_told_so(
 
 
 def test_a_mixer_may_do_without_tls_anywhere_if_it_is_told_so(start_mixer: Start) -> None:
-    start_mixer(listen="0.0.0.0:0", certificate=None, key=None, insecure=True)
+    mixer = start_mixer(listen="0.0.0.0:0", certificate=None, key=None, insecure=True)
+    assert not mixer.address.endswith(":0")

@@ -66,7 +66,7 @@ def test_keys_of_an_app_are_left_alone(tmp_path: Path) -> None:
         "x", "",
     )  # fmt: skip
     node = Node(tmp_path, dict.fromkeys(keys, "y"))
-    node.begin()
+    assert node.begin()["state-round"] == 0
     node.end(finish=False)
 
 

@@ -95,7 +95,8 @@ def test_a_run_may_leave_its_weights_out_later(node: Node) -> None:
     node.begin(arrays=weights)
     node.end()
     for number, arrays in ((2, None), (3, weights)):
-        node.begin(arrays=arrays, server_round=number, state_round=number - 1)
+        described = node.begin(arrays=arrays, server_round=number, state_round=number - 1)
+        assert described["state-round"] == number - 1
         node.end()
 
 

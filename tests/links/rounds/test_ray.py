@@ -289,6 +289,12 @@ def test_a_late_host_costs_its_own_clients_only(start_host: Any) -> None:
     assert clients.call("sleep", {i: {"seconds": 0.0} for i in range(4)}).keys() == {1, 3}
 
 
+def process_of(host: Any) -> int:
+    """Return the id of the process in which an actor runs."""
+    pid: int = ray.get(host.__ray_call__.remote(lambda _: os.getpid()))
+    return pid
+
+
 def test_a_host_that_dies_comes_back_with_its_clients_states(
     start_host: Any, tmp_path: Path
 ) -> None:
@@ -296,7 +302,7 @@ def test_a_host_that_dies_comes_back_with_its_clients_states(
     clients = clients_of({0: dying, 1: other}, 120.0)
     clients.call("step", payloads(0, {}))
     ray.get(dying.finish.remote(ticket(0)))
-    os.kill(ray.get(dying.process_id.remote()), signal.SIGKILL)
+    os.kill(process_of(dying), signal.SIGKILL)
     replies = clients.call("step", payloads(1, {}))
     assert replies.keys() == {1}
     assert clients.failures.keys() == {0}
@@ -329,7 +335,7 @@ def test_hosts_end_with_their_link(session: None) -> None:
 
     link = RayLink(num_hosts=2)
     link.open(None)
-    pids = [ray.get(host.process_id.remote()) for host in link.handles]
+    pids = [process_of(host) for host in link.handles]
     assert len(set(pids)) == 2
     link.close()
     deadline = time.monotonic() + 120

@@ -82,7 +82,8 @@ def test_a_key_that_everyone_may_read(files: Certificates, mode: int) -> None:
 @pytest.mark.parametrize("mode", [0o400, 0o600, 0o640])
 def test_a_key_of_its_owner_and_a_group(files: Certificates, mode: int) -> None:
     files.key.chmod(mode)
-    read_pair(files.certificate, files.key)
+    pair = (files.certificate.read_bytes(), files.key.read_bytes())
+    assert read_pair(files.certificate, files.key) == pair
 
 
 def test_a_key_of_another_certificate(files: Certificates) -> None:

@@ -205,7 +205,12 @@ def test_a_file_beside_the_index_may_be_a_link(tmp_path: Path) -> None:
     os.replace(file, tmp_path / "blob")
     file.symlink_to("../blob")
     open_skeleton(folder, CUT, task="generation", num_labels=2, dtype="float32")
-    build_language_parts(folder, CUT)
+    through_link = build_language_parts(folder, CUT)
+    file.unlink()
+    os.replace(tmp_path / "blob", file)
+    expected = build_language_parts(folder, CUT).head.state_dict()
+    for name, weights in through_link.head.state_dict().items():
+        assert torch.equal(weights, expected[name])
 
 
 @pytest.mark.usefixtures("impatient")
