@@ -217,7 +217,7 @@ class Client(ABC):
         return place
 
     def _first_examples(self, batches: Batches, number: int) -> Example:
-        """Return the first examples, for a look before a round; what they draw is seeded, too."""
+        """Return the first examples, to be checked before a round; their draws are seeded, too."""
         order = self.order
         with seeded_draws(self.device, derive_seed(order.seed, "first-examples", order.client)):
             return fetch(batches.data, batches.first(number), floats=batches.floats)
@@ -299,7 +299,7 @@ class Client(ABC):
         """End the round and return the lower segment's arrays and metrics with "num-examples"."""
 
     def close(self) -> None:  # noqa: B027  # most hold nothing
-        """Let go of what a round that did not end has left on the modules."""
+        """Remove what an unfinished round has left on the modules."""
 
     @abstractmethod
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -307,10 +307,10 @@ class Client(ABC):
 
     @abstractmethod
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned."""
+        """Continue from a `state`."""
 
     def restore_trained(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Restore `state` but for a privacy ledger, for a client that is not asked to go on.
+        """Restore `state` but for a privacy ledger, for a client that is not to continue.
 
         A ledger of the last finished round lacks what a later, unfinished one has sent, which is
         charged when the client is asked again. Without one it is as `restore`.

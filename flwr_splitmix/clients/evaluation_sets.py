@@ -43,7 +43,7 @@ def evaluation_set(tests: Mapping[str, ExampleSet | None], kind: str) -> Example
 
 
 def sizes_of(tests: Mapping[str, ExampleSet | None]) -> dict[str, int]:
-    """Return the number of examples of each test set that there is, by kind."""
+    """Return the number of examples of each existing test set, by kind."""
     return {
         kind: len(data)  # type: ignore[arg-type]
         for kind, data in tests.items()
@@ -70,7 +70,7 @@ def batches_in(size: int, batch: int, least: int = 1) -> int:
 
 
 def stop_of(start: int, size: int, batch: int, least: int = 1) -> int:
-    """Return where the batch of test examples ends that begins at `start`, the place behind it.
+    """Return the end (excluded) of the batch of test examples that begins at `start`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which methods of a client a server may call, and what says where in a round a call is."""
+"""The mark of a client's methods that a server may call, with a call's place in a round."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def exchange(method: F | None = None, *, place: Sequence[str] | None = None) -> 
     Parameters
     ----------
     place
-        Names of arguments, whole numbers, that say where in its round a call is: what the method
+        Names of arguments, whole numbers, that give a call's place in its round: what the method
         draws from torch's, NumPy's or Python's generator is the same in calls of the same place.
         With no names it is the same in all calls of a round. None: that of the method that it
         overrides; else calls are counted, and each call of a round draws anew.
@@ -79,7 +79,7 @@ def _refused(function: Callable[..., Any], names: Sequence[str]) -> list[str]:
 
 
 def place_names(kind: type, method: str) -> tuple[str, ...] | None:
-    """Return the `place` of a class's exchange, its own or that of what it overrides; or None."""
+    """Return the `place` of a class's exchange, its own or the overridden one's; or None."""
     for base in kind.__mro__:
         names: tuple[str, ...] | None = getattr(vars(base).get(method), _PLACE, None)
         if names is not None:

@@ -15,7 +15,7 @@ from flwr_splitmix.segments.shape_errors import of_shapes, torchs_words
 from flwr_splitmix.words import one_line
 
 _OF_DTYPES = re.compile(r"type|implemented for")
-"""What torch's messages about dtypes have in common."""
+"""The common part of torch's messages about dtypes."""
 
 _OF_WHOLE_NUMBERS = re.compile(r"Long|Int|Short|Byte|Char|Bool|long|\bint\b|unsigned|bool")
 """How they name dtypes of whole numbers."""
@@ -30,7 +30,7 @@ def explained(
     Parameters
     ----------
     subject, name
-        What the inputs and the segment are called.
+        Names of the inputs and the segment, for messages.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def explained(
 
 
 def check_input_shape(segment: nn.Module, inputs: Tensor, name: str = "lower segment") -> None:
-    """Raise ClientError if inputs (b, ...) have another shape than a segment says it expects."""
+    """Raise ClientError if inputs (b, ...) have another shape than a segment expects."""
     expected = getattr(segment, "input_shape", None)
     if _is_shape(expected) and tuple(inputs.shape[1:]) != tuple(expected):
         raise ClientError(

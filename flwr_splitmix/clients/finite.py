@@ -20,7 +20,7 @@ def check_finite(name: str, segment: nn.Module, inputs: Tensor, *outputs: Tensor
     Parameters
     ----------
     name
-        What the segment is called: "lower segment" or "head".
+        Name of the segment: "lower segment" or "head".
 
     Raises
     ------
@@ -47,20 +47,20 @@ def may_step(
     Parameters
     ----------
     name
-        What the segment is called: "lower segment" or "head and tail".
+        Name of the segment: "lower segment" or "head and tail".
     inputs
-        Those of the batch, in which to look for the reason if gradients are not finite; None if an
-        error may not tell of the data: then this client's log says once that a step is left out.
+        The batch's, searched for the reason if gradients are not finite; None if an
+        error must not reveal data: then this client logs once that a step is left out.
     once
-        What the log has said before; added to.
+        The warnings that the log already has; added to.
     waits
-        Whether an accelerator is waited for. Else gradients that are not finite, which nobody may
-        tell of, become zeros, and others are not looked at.
+        Whether to wait for an accelerator. Else gradients that are not finite, where no error may
+        report them, become zeros, and others are not checked.
 
     Raises
     ------
     ClientError
-        If gradients are NaN or infinite, or so large that their squares are, and an error may tell.
+        If gradients are NaN or infinite, or their squares are, and an error may report it.
     """
     if inputs is not None:
         if waits:
@@ -116,7 +116,7 @@ def check_loss(loss: Tensor, gradient: Tensor | None, tail: nn.Module, labels: T
     Parameters
     ----------
     loss, gradient
-        A scalar, and its gradient at the hidden states (b, T, d); None if nobody uses that.
+        A scalar, and its gradient at the hidden states (b, T, d); None if it is not used.
     labels
         Those of the batch.
 

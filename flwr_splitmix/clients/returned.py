@@ -24,7 +24,7 @@ def checked_description(client: Client, description: object) -> Mapping[str, Any
 def checked_release(
     client: Client, pair: object, *, sends: bool
 ) -> tuple[Mapping[str, Tensor], Mapping[str, int | float]]:
-    """Return what `release` returned, whose metrics' values are not looked at.
+    """Return what `release` returned; the metrics' values are not checked.
 
     Parameters
     ----------

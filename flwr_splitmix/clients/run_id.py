@@ -1,4 +1,4 @@
-"""The id of a run, by which a node's files tell its runs apart."""
+"""The id of a run, which distinguishes the runs in a node's files."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def check_fits(expected: Mapping[str, Tensor], arrays: Mapping[str, Tensor], sub
 
 
 def differences(expected: Mapping[str, Shaped], arrays: Mapping[str, Shaped]) -> str:
-    """Return, for a message, in which names and shapes `arrays` ("it") differ; "" if in none."""
+    """Return, for a message, the names and shapes in which `arrays` ("it") differ; "" if none."""
     shapes = {name: tuple(t.shape) for name, t in expected.items()}
     array_shapes = {name: tuple(t.shape) for name, t in arrays.items()}
     kinds = {

@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from flwr_splitmix.data.examples import ExampleSet, check_map_style, fetch
+from flwr_splitmix.data.examples import ExampleSet
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.charges import Charges, PlannedClient
 from flwr_splitmix.hiding.exchanged import ClientSide, SentBatch
 from flwr_splitmix.hiding.facts import HidingFacts
+from flwr_splitmix.hiding.public_texts import PublicTexts
 from flwr_splitmix.scoring.texts import check_labels, text_loss
 from flwr_splitmix.values import options_of
 from flwr_splitmix.words import with_article
 
 
-class Hiding(HidingFacts):
+class Hiding(PublicTexts, HidingFacts):
     """How a U-shaped client hides its data; this one, the plain U shape, hides nothing.
 
     One class holds the client half and the server half of a method. A `UShapeClient` has an
@@ -31,8 +32,8 @@ class Hiding(HidingFacts):
     belongs here too, as a class method that the strategy calls.
 
     A method that calibrates on public texts defines how often in `calibration_steps`, which must be
-    0 once they are taken, and `refines`, and implements the public-text methods; the client does
-    the exchanges. `Calibrating` is a base class of methods with a network to calibrate.
+    0 once they are taken, and `refines`, and implements the other methods of `PublicTexts`; the
+    client does the exchanges. `Calibrating` is a base class of methods with a network to calibrate.
 
     An object belongs to one client, which attaches it at the start of every round, and releases it
     at the end of one of training.
@@ -54,9 +55,7 @@ class Hiding(HidingFacts):
     mixes_batch = False
 
     def __init__(self, public: ExampleSet | None = None) -> None:
-        if public is not None:
-            _check_public(public)
-        self.public = public
+        super().__init__(public)
         self._side: ClientSide | None = None
 
     @property
@@ -138,8 +137,6 @@ class Hiding(HidingFacts):
     def names(cls) -> str:
         """Return the names of this method and of those that it derives from, between spaces."""
         return " ".join(each.__name__ for each in cls.__mro__ if issubclass(each, Hiding))
-
-    # Every batch.
 
     def charge(self, kind: str, records: np.ndarray) -> None:
         """Account for examples whose messages are about to leave; does nothing without noise.
@@ -229,42 +226,6 @@ class Hiding(HidingFacts):
     def before_update(self) -> None:
         """Change the complete gradients of head and tail before the optimizer step."""
 
-    # Public texts.
-
-    @property
-    def calibration_steps(self) -> int:
-        """Remaining steps of calibration on public texts before the first batch."""
-        return 0
-
-    def refines(self, step: int) -> bool:
-        """Return whether training step `step` (from 1, over all rounds) sends public texts."""
-        return False
-
-    def public_batch(self) -> MaskedBatch | None:
-        """Draw the next batch of public texts; None if there are none."""
-        return None
-
-    def public_groups(self, sent: SentBatch) -> list[SentBatch]:
-        """Return everything to send for a public batch, given the result of `obfuscate`."""
-        return [sent]
-
-    def learn_public(
-        self, outputs: Sequence[Sequence[Tensor]], groups: Sequence[SentBatch], step: int | None
-    ) -> None:
-        """Learn from the trunk's outputs for public texts.
-
-        Parameters
-        ----------
-        outputs
-            For each message of each group, (b, T, d), on the client's device and without a graph.
-        groups
-            What `public_groups` returned.
-        step
-            Step of the calibration before the first batch, from 0; None alongside training.
-        """
-
-    # What outlives a step.
-
     @property
     def epsilon(self) -> float | None:
         """The epsilon that the client's messages have spent; None if not accounted for."""
@@ -284,12 +245,3 @@ class Hiding(HidingFacts):
     def local_trunk(self, trunk: nn.Module) -> nn.Module:
         """Return the module between head and tail for a client that has the trunk itself."""
         return trunk
-
-
-def _check_public(public: ExampleSet) -> None:
-    check_map_style("public", public)
-    if len(public):  # type: ignore[arg-type]
-        try:
-            fetch(public, np.arange(1))
-        except TypeError as error:
-            raise TypeError(f"public: {error}; TextSet(texts, labels=texts) makes them") from None

@@ -322,7 +322,7 @@ def test_test_data_are_encoded_without_dropout_and_without_a_graph() -> None:
 def test_no_more_test_data_are_encoded_at_once_than_an_evaluation_asks_for() -> None:
     client = client_of(Toy(clients=1, tests=251))
     client.run("encode_test", {"kind": "federated", "start": 1, "stop": 251})
-    with pytest.raises(ClientError, match="asks for 251 federated test examples at once; allowed"):
+    with pytest.raises(ClientError, match="asks for 251 federated test examples at once; at most"):
         client.run("encode_test", {"kind": "federated", "start": 0, "stop": 251})
 
 

@@ -295,7 +295,7 @@ def test_texts_with_padding_and_tied_weights_are_tried(monkeypatch: pytest.Monke
 
     def recorded(ends: nn.ModuleDict, inputs: Tensor, mask: Tensor, *, single: bool) -> None:
         try_gradients(ends, inputs, mask, single=single)
-        tied = ends["tail"].output.weight is ends["head"].words.weight
+        tied = ends.get_parameter("tail.output.weight") is ends.get_parameter("head.words.weight")
         tried.append(tied and not bool(mask.all()))
 
     monkeypatch.setattr(watched_rows, "try_gradients", recorded)

@@ -1,1 +1,1 @@
-"""Guards of a client's data: ledgers, limits, and errors that tell a server nothing."""
+"""Guards of a client's data: ledgers, limits, and errors that reveal nothing to a server."""

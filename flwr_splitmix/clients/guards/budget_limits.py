@@ -20,7 +20,7 @@ class BudgetLimits:
     Parameters
     ----------
     budget
-        What is allowed.
+        The client's budget.
     upload_coupling
         Returns the part by which a record changes uploads of others; "" if none.
     first_weights
@@ -78,7 +78,7 @@ class BudgetLimits:
     def check_kinds(self, shares: Sequence[Share | None]) -> None:
         """Refuse shares that have no epsilon whatever the data, before any data are touched.
 
-        Mixing inputs can fail, and whether it does would tell of the labels.
+        Mixing inputs can fail, and a failure would reveal labels.
 
         Raises
         ------

@@ -32,11 +32,11 @@ class ExposureNotes:
 
     @classmethod
     def on_node(cls, folder: Path | None, index: int, run: str) -> Self:
-        """Return those of a node's client in the node's folder, if it has one."""
+        """Return the notes of a node's client in the node's folder, if it has one."""
         return cls(None if folder is None else folder / f"privacy-ledger-{index}.jsonl", run)
 
     def expose(self, channel: Channel, records: int = 1) -> None:
-        """Note once that data leave without an epsilon; a warning says if that cannot be written.
+        """Note once that data leave without an epsilon; warn if that cannot be written.
 
         A node without a folder has no such file.
 

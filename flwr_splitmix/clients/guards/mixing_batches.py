@@ -126,7 +126,7 @@ def _drawn_batch(data: ExampleSet, rows: np.ndarray) -> tuple[Example, tuple[flo
     """Return a batch, and the numbers that random generators give next."""
     with seeded_draws(torch.device("cpu"), 0), seeded_secrets():
         inputs, labels = fetch(data, rows, floats=True)
-        # Normal ones, too, of which generators keep every second for the next call.
+        # Normal ones, too: generators keep every second of these for the next call.
         drawn = (
             *(float(torch.randn(())), float(torch.rand(()))),
             *(float(np.random.standard_normal()), float(np.random.random_sample())),

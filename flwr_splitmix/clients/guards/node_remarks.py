@@ -21,7 +21,7 @@ PLAIN, SPREADING = "plain", "spreading"
 
 
 class NodeRemarks:
-    """Warns a node's operator of what a run asks for, once a run, or refuses it.
+    """Warns a node's operator, once a run, of a risky request, or refuses it.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from flwr_splitmix.values import check_truth, real_number
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyBudget:
-    """What a client allows, whatever noise and masks a server asks for.
+    """The limits that a client keeps, whatever noise and masks a server asks for.
 
     On a SuperNode the ledger is a file on the node: it covers all runs, and every charge is
     written to disk before the upload leaves. In a simulation the ledger is part of the client's

@@ -32,7 +32,7 @@ class PrivacyGuard:
     Parameters
     ----------
     limits
-        What the client's budget refuses.
+        The limits of the client's budget.
     records
         Number of training examples.
     file
@@ -40,7 +40,7 @@ class PrivacyGuard:
     trains
         Whether the lower segment has weights to train.
     on_node
-        Whether a node keeps the ledger, for which noise from the run's seed is none.
+        Whether a node keeps the ledger, in which noise from the run's seed counts as none.
 
     Attributes
     ----------

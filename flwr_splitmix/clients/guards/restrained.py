@@ -1,4 +1,4 @@
-"""Errors whose messages tell of a client's data, and are kept from the server."""
+"""Errors whose messages could reveal a client's data, and are kept from the server."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from flwr_splitmix.clients.client import ClientError, WrappedError
 
 @contextmanager
 def restrained(message: str, *, hides: bool) -> Iterator[None]:
-    """Keep the message of a ClientError in this client's log if it could tell of the data.
+    """Keep the message of a ClientError in this client's log if it could reveal data.
 
     Parameters
     ----------
     message
-        What a server is told in its place, whatever the data are.
+        The message for the server in its place, whatever the data are.
     hides
         Whether noise covers the data, or nothing may leave without an epsilon: a record's shape,
         type or values in an error would themselves be a release.

@@ -58,7 +58,7 @@ class UploadGuard:
         self._round: BegunRound | None = None
         self._first_asked: BegunRound | None = None
         self._uncovered: Channel | None = None
-        """What left first without an epsilon while there was no guard; more changes no number."""
+        """The first channel without an epsilon while there was no guard; more change no number."""
         self._node: NodeLedger | None = None
         self._remarks: NodeRemarks | None = None
         self._first_weights = FirstWeights()

@@ -55,8 +55,8 @@ class BatchInFlight:
         The lower end through which it goes.
     guard
         Admits it, or refuses it, when its first part is about to leave.
-    tells
-        Whether errors may tell of the data.
+    may_name_data
+        Whether errors may reveal data.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class BatchInFlight:
         *,
         lower: LowerEnd,
         guard: UploadGuard,
-        tells: bool,
+        may_name_data: bool,
     ) -> None:
         samples = len(batch.labels)
         if type(parts) is not int or not 1 <= parts <= MAX_PARTS or samples % parts:
@@ -97,7 +97,7 @@ class BatchInFlight:
         self._shares = shares
         self._parts = parts
         self._lower, self._guard = lower, guard
-        self._inputs = batch.inputs if tells else None
+        self._inputs = batch.inputs if may_name_data else None
         self._learned = False  # whether a gradient of any part has been accumulated
         self._remaining: StepBatch | None = batch  # None: all of it is sent
         self._samples = samples // parts
@@ -123,7 +123,7 @@ class BatchInFlight:
         shares, (inputs, labels, ids) = self._next_part(number, part, parts, plan)
         if self.admitted is False:
             return {"budget-spent": True}
-        smashed = self._lower.smashed(inputs, tells=self._inputs is not None)
+        smashed = self._lower.smashed(inputs, may_name_data=self._inputs is not None)
         if self.admitted is None:
             self.admitted = self._guard.try_charge_batch(shares, smashed)
             if not self.admitted:

@@ -292,7 +292,7 @@ class SplitClient(LowerClient):
             parts,
             lower=self.lower,
             guard=self.upload_guard,
-            tells=self.may_name_data(shares),
+            may_name_data=self.may_name_data(shares),
         )
 
     def _first_inputs_here(self, number: int) -> Tensor:

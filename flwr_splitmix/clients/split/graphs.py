@@ -35,7 +35,7 @@ def upload(
     ClientError
         If a share that learns gives an anchor without a graph.
     ValueError
-        If an own share's `upload` returns something else than its `upload_shape` says.
+        If an own share's `upload` does not return the shape of its `upload_shape`.
     """
     pairs = [(None, None) if s is None else uploaded(s, smashed) for s in shares]
     for share, (_, anchor) in zip(shares, pairs, strict=True):

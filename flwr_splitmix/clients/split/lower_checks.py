@@ -21,7 +21,7 @@ _RESHAPED = {
     ".unflatten(1, (patches, -1))",
     4: "; a CNN's maps (batch, width, rows, columns) become that by .flatten(2).mT",
 }
-"""What makes smashed data of so many dimensions right."""
+"""The remedy for smashed data with this number of dimensions."""
 
 
 def check_segment(segment: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""What an L-shaped client is between rounds: a lower segment, data, and a guard of its uploads."""
+"""An L-shaped client between rounds: a lower segment, data, and a guard of its uploads."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class LowerClient(Client):
         return None if self.guard is None else self.guard.epsilon
 
     def may_name_data(self, shares: Sequence[Share | None] = ()) -> bool:
-        """Return whether an error may tell of the data, of a step with these shares.
+        """Return whether an error in a step with these shares may reveal data.
 
         It would itself be a release where noise covers them, or nothing leaves without an epsilon.
         """
@@ -110,7 +110,7 @@ class LowerClient(Client):
     def run(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Run one exchange; see `Client.run`.
 
-        What asks for a batch is noted even if a subclass's own method fails before it is drawn.
+        The request for a batch is noted even if a subclass's own method fails before it is drawn.
         """
         if arguments.get("plan") is not None:
             self.upload_guard.note_asked()

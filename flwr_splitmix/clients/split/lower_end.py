@@ -61,7 +61,7 @@ class LowerEnd:
         self._began: KeptShapes | None = None
 
     def describe(self, first: Tensor) -> SegmentDescription:
-        """Return `describe_segment` for the first examples (b, ...), and keep the size it says.
+        """Return `describe_segment` for the first examples (b, ...), and keep the size in it.
 
         Raises
         ------
@@ -72,15 +72,15 @@ class LowerEnd:
         self.described = (description.tokens, description.width)
         return description
 
-    def smashed(self, inputs: Tensor, *, tells: bool) -> Tensor:
+    def smashed(self, inputs: Tensor, *, may_name_data: bool) -> Tensor:
         """Return smashed data (b, prefix + N, d) of a batch in training mode, with their graph.
 
         Parameters
         ----------
         inputs
             (b, ...), on any device.
-        tells
-            Whether an error may tell of the data.
+        may_name_data
+            Whether an error may reveal data.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class LowerEnd:
             gradient though there are weights to train, or, on the CPU, numbers that are not finite.
         """
         self.segment.train()
-        with restrained("inputs do not fit the lower segment", hides=not tells):
+        with restrained("inputs do not fit the lower segment", hides=not may_name_data):
             with explained(self.segment, inputs), enough_values("lower segment"):
                 output = self.segment(inputs.to(self.device))
             smashed = check_smashed(output, len(inputs))
@@ -100,8 +100,8 @@ class LowerEnd:
                 "forward pass detaches it, or runs without gradients; if nothing is to be trained, "
                 "freeze the weights (requires_grad_(False))"
             )
-        # On an accelerator the look would wait for it.
-        if tells and self.device.type == "cpu":
+        # On an accelerator the check would wait for it.
+        if may_name_data and self.device.type == "cpu":
             check_finite("lower segment", self.segment, inputs, smashed.detach())
         return smashed
 
@@ -131,11 +131,11 @@ class LowerEnd:
         Parameters
         ----------
         inputs
-            Those of the batch, in which to look for the reason if gradients are not finite; None if
-            an error may not tell of the data: then such a step is left out without one. On an
+            The batch's, searched for the reason if gradients are not finite; None if
+            an error must not reveal data: then such a step is left out without one. On an
             accelerator, which is not waited for, such gradients are zeros.
         last
-            Whether no later upload of the round would tell: then an accelerator is waited for.
+            Whether no later upload of the round would show it: then wait for an accelerator.
 
         Raises
         ------
@@ -162,7 +162,7 @@ class LowerEnd:
     def fitted(self, arrays: Mapping[str, Tensor], subject: str) -> dict[str, Tensor]:
         """Return weights in the dtypes of this segment's, as they will be loaded.
 
-        Checks must look at these: the same bytes are other numbers in another dtype.
+        Checks must read these: the same bytes are other numbers in another dtype.
 
         Raises
         ------

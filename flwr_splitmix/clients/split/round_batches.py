@@ -20,7 +20,7 @@ class Peer(Protocol):
 
 
 class RoundBatches:
-    """A client's batches of one round, each drawn once, whoever asks for it first.
+    """A client's batches of one round, each drawn once, at its first request.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def inputs_asked_for(
     Parameters
     ----------
     shares
-        The step's share of each pass; an `InputShare` among them says what is mixed.
+        The step's share of each pass; an `InputShare` among them names the inputs to mix.
     number
         The step of the round, from 0.
     client, own_client

@@ -27,7 +27,7 @@ def warn_of_unknown(
     labels
         Those of its batch, int64 (b,); multi-label ones (b, L) have no class.
     once
-        What the client has warned of before.
+        Labels of which the client has warned before.
     """
     if labels.dim() != 1:
         return

@@ -1,4 +1,4 @@
-"""Whether the epsilon that a hiding keeps holds for its client."""
+"""Checks that the epsilon that a hiding keeps holds for its client."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def refusal_of_mixing(
 
     Returns
     -------
-    "" if neither does; None if it cannot be told of one of them.
+    "" if neither does; None if the trial of one of them is inconclusive.
     """
     is_complete = True
     head = ends["head"]
@@ -191,7 +191,7 @@ def rehearse_on_copies(
 ) -> None:
     """Let a hiding that keeps an epsilon try a step on copies of head and tail.
 
-    They have random weights and get random inputs, so that what it finds tells of no example, and
+    They have random weights and get random inputs, so that the result reveals no example, and
     zeros in the weights hide nothing. Where these are nothing that head and tail can take, they get
     the examples, with their own weights. Torch's random generators are left as they were.
 

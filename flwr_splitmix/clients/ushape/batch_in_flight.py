@@ -38,7 +38,7 @@ class UShapeBatchInFlight:
     progress
         Global progress in rounds, for the schedule.
     returns
-        Whether the trunk gets gradients, and the head learns; else the tail alone does.
+        Whether the trunk gets gradients, and the head learns; else the tail alone learns.
 
     Attributes
     ----------
@@ -102,9 +102,9 @@ class UShapeBatchInFlight:
 
     def _loss_at(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean loss, and its gradient at the hidden states."""
-        tells, labels = self._messenger.may_name_data, self.sent.batch.labels
+        may_name_data, labels = self._messenger.may_name_data, self.sent.batch.labels
         with (
-            restrained("loss fails on dtypes", hides=not tells),
+            restrained("loss fails on dtypes", hides=not may_name_data),
             enough_values("tail"),
             labels_explained(labels, hidden.dtype),
         ):
@@ -112,7 +112,7 @@ class UShapeBatchInFlight:
             loss = checked_loss(self._loss(hidden.clone(), self.sent))
             loss.backward()  # type: ignore[no-untyped-call]
         gradient = checked_gradient(hidden.grad)
-        if tells:
+        if may_name_data:
             tail = self._messenger.ends.segments["tail"]
             check_loss(loss, gradient if self._returns else None, tail, labels)
         return loss, gradient
@@ -139,12 +139,12 @@ class UShapeBatchInFlight:
         Returns
         -------
         Whether the optimizer has stepped: not on a batch that was not scored. Where an error may
-        not tell of the data, a step that was left out for its gradients counts, too.
+        not reveal data, a step that was left out for its gradients counts, too.
 
         Raises
         ------
         ClientError
-            If gradients are not finite, and an error may tell. Also raised by `Ends.backward`.
+            If gradients are not finite, and an error may report it. Also raised by `Ends.backward`.
         """
         if not self.decoded or (self._returns and gradient is None):
             return False

@@ -91,7 +91,7 @@ class PublicCalibration:
     def check_done(self) -> None:
         """Raise ClientError if steps of calibration are left before the first batch.
 
-        What the hiding does to private texts may depend on them, as MixGuard's noise on gradients
+        The hiding's treatment of private texts may depend on them, as MixGuard's noise on gradients
         does.
         """
         if (

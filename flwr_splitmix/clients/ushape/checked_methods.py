@@ -1,4 +1,4 @@
-"""Checks of what the methods that a user writes for a U-shaped client return."""
+"""Checks of the results of methods that a user writes for a U-shaped client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flwr_splitmix.storage import plain_number
 from flwr_splitmix.words import counted, described
 
 _OF_DTYPES = re.compile(r"Found dtype|expected scalar type|same dtype|not implemented for")
-"""What torch says if a loss gets numbers of two dtypes, or of one that it does not take."""
+"""Parts of torch's errors for a loss of two dtypes, or of one that it does not take."""
 
 
 def checked_sent(sent: object) -> SentBatch:
@@ -188,7 +188,7 @@ def check_counted(examples: int, size: int, size_in_words: str) -> None:
     examples, size
         How many they count, and how many there are.
     size_in_words
-        How many there are, as the message says it.
+        How many there are, in words for the message.
 
     Raises
     ------
@@ -205,7 +205,7 @@ def check_counted(examples: int, size: int, size_in_words: str) -> None:
 def plain_scores(scores: object) -> dict[str, int | float | None]:
     """Return what the `result` of scores returned, as plain numbers; None for what is not a number.
 
-    The server leaves such a score out, and says so.
+    The server leaves such a score out, with a warning.
 
     Raises
     ------

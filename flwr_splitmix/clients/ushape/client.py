@@ -37,7 +37,7 @@ class UShapeClient(EndsClient):
     A step is two exchanges: `encode` (the last step's backward pass through the head, the
     optimizer step, the head's forward pass) and `decode` (tail, loss, gradients for the trunk).
 
-    What is sent of the data, and how the answer is read, is up to its `hiding`. A subclass may have
+    Its `hiding` decides what is sent of the data, and how the answer is read. A subclass may have
     a `loss` of its own, except where an epsilon rests on it.
 
     Parameters
@@ -50,7 +50,7 @@ class UShapeClient(EndsClient):
     data
         Training texts: a `TextSet`, or any data set with batches of the same form. Or images and
         the like: pairs of a tensor, floating or of at least two dimensions, and a class. With a
-        `loss` of a subclass, or of its hiding, labels may be others, also floating.
+        `loss` of a subclass, or of its hiding, labels may be others, including floating ones.
     batch_size
         Examples in a batch; if there are fewer, batches are drawn with replacement.
     hiding
@@ -93,7 +93,7 @@ class UShapeClient(EndsClient):
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Reject a subclass that would hide data by itself, where attacks would not look.
+        """Reject a subclass that would hide data by itself, where attacks would not find it.
 
         Raises
         ------

@@ -24,7 +24,7 @@ from flwr_splitmix.storage import under
 from flwr_splitmix.words import counted, described
 
 Learns = Literal["all", "tail"]
-"""What a client trains: head and tail, or the tail alone."""
+"""The parts that a client trains: head and tail, or the tail alone."""
 
 
 class Ends:
@@ -99,12 +99,12 @@ class Ends:
                 )
 
     def explain(self, batch: MaskedBatch, subject: str) -> None:
-        """Run the head alone, to find out whether an error of what makes messages is the head's.
+        """Run the head alone, to find out whether an error in making messages is the head's.
 
         Parameters
         ----------
         subject
-            What the inputs are called.
+            Name of the inputs, for messages.
 
         Raises
         ------
@@ -142,8 +142,8 @@ class Ends:
         Parameters
         ----------
         inputs
-            Those of the batch, in which to look for the reason if gradients are not finite; None if
-            an error may not tell of the data: then such a step is left out without one.
+            The batch's, searched for the reason if gradients are not finite; None if
+            an error must not reveal data: then such a step is left out without one.
 
         Raises
         ------
@@ -238,7 +238,7 @@ class Ends:
 def _check_rows(hidden: Tensor, inputs: Tensor) -> None:
     """Raise ClientError unless hidden states (b, T, d) are those of inputs (b, ...).
 
-    A server would say this only of the first step, and could not say why.
+    A server would report this only for the first step, and could not say why.
     """
     if (rows := len(hidden)) != len(inputs):
         raise ClientError(

@@ -1,4 +1,4 @@
-"""What a U-shaped client has, and how its rounds begin and end."""
+"""The parts of a U-shaped client, and the beginning and end of its rounds."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class EndsClient(Client):
 
     @property
     def hiding(self) -> Hiding:
-        """What hides the data; a client keeps the one that it was made with."""
+        """The hiding of the data; a client keeps the one that it was made with."""
         return self._messenger.hiding
 
     @property
@@ -129,7 +129,7 @@ class EndsClient(Client):
         return self.hiding.epsilon
 
     def may_name_data(self) -> bool:
-        """Return whether an error may tell of the data.
+        """Return whether an error may reveal data.
 
         With an epsilon it would itself be a release.
         """
@@ -155,7 +155,7 @@ class EndsClient(Client):
         return self.hiding.loss(hidden, sent)
 
     def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
-        """Apply the node's policy; the node records which test examples were sent by which weights.
+        """Apply the node's policy; the node records which weights sent which test examples.
 
         If it does not allow averaging, it also records the run's first head and tail.
 
@@ -174,10 +174,10 @@ class EndsClient(Client):
             self._sent_tests = SentTests(file, run, self._tested_as)
 
     def _tested_as(self) -> str:
-        """Return what tells one state of head and tail from another, for its test examples.
+        """Return a digest of the state of head and tail, for its test examples.
 
         Where an epsilon is kept, also how many batches were drawn. Whether one of them has changed
-        the tail can depend on its labels, and to refuse an evaluation would tell.
+        the tail can depend on its labels, and a refused evaluation would reveal it.
         """
         digest = self.ends.digest()
         return f"{digest}:{self.batches.drawn}" if self.hiding.accounts else digest

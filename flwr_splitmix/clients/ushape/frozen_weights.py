@@ -1,6 +1,6 @@
-"""A number by which a server can tell that clients have other frozen weights than the rest.
+"""A number by which a server finds clients whose frozen weights differ from the rest's.
 
-Frozen weights are not sent, so nothing else would tell.
+Frozen weights are not sent, so nothing else would show it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from flwr_splitmix.seeding import frozen_generator
 
 ALIKE = 0.001
-"""Most by which sketches of the same weights differ.
+"""Largest difference of sketches of the same weights.
 
 One seed may give other last bits on another processor, or with another torch.
 """
@@ -27,11 +27,11 @@ _PERIOD = 4099  # a prime: no usual width divides it, so that rows get different
 def sketch(weights: Mapping[str, Tensor]) -> float | None:
     """Return a number that is nearly the same for nearly the same weights, and rarely for others.
 
-    Others are told apart by their values, not by names or scales: weights that are swapped, or all
+    Others are distinguished by their values, not by names or scales: weights that are swapped, or all
     a multiple of the same, have the same number. Each weight is multiplied elementwise by fixed
     signs, and summed up, in units of its norm. Of two independent ones these sums are apart like
     normal variables of variance 2, so that they count as alike once in 1,800 times. The sum over
-    all weights is rounded to 4 decimals: whoever reads it learns some 16 bits of the weights, and
+    all weights is rounded to 4 decimals: its reader learns some 16 bits of the weights, and
     can confirm a guess of them all.
 
     Returns

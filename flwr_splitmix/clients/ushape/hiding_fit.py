@@ -31,7 +31,7 @@ def check_head_learns(hiding: Hiding, head: nn.Module) -> None:
 def check_public(hiding: Hiding, policy: NodePolicy) -> None:
     """Check that a node's policy allows the public texts of a hiding, as it does benchmark data.
 
-    The run says which texts these are, and could name the node's own. They leave plain, or in what
+    The run chooses these texts, and could name the node's own. They leave plain, or in what
     can be read: calibration sends them, and MixGuard mixes them with training texts.
 
     Raises

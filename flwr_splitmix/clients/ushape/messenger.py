@@ -1,4 +1,4 @@
-"""What a U-shaped client sends of a batch, and how it takes the trunk's outputs for it."""
+"""A U-shaped client's messages for a batch, and its reading of the trunk's outputs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Messenger:
 
     @property
     def may_name_data(self) -> bool:
-        """Whether an error may tell of the data: with an epsilon it would itself be a release."""
+        """Whether an error may reveal data: with an epsilon it would itself be a release."""
         return not self.hiding.accounts
 
     def messages_of(self, batch: MaskedBatch, subject: str = "inputs") -> SentBatch:
@@ -48,13 +48,13 @@ class Messenger:
         Parameters
         ----------
         subject
-            What its inputs are called.
+            Name of its inputs, for messages.
 
         Raises
         ------
         ClientError
             If the inputs do not fit the head, or if the messages have NaN or infinite numbers.
-            Nobody looks for these where errors may not tell of the data; nor on an accelerator,
+            These are not searched for where errors must not reveal data; nor on an accelerator,
             which would have to be waited for.
         """
         try:
@@ -78,7 +78,7 @@ class Messenger:
         Parameters
         ----------
         sent
-            What was sent; None if nothing was.
+            The batch that was sent; None if none was.
         outputs
             (b, T, d) of each message.
 

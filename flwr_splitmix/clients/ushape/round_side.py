@@ -1,4 +1,4 @@
-"""What a U-shaped client's hiding, and the server, are told of a round."""
+"""A round as a U-shaped client describes it to its hiding, and to the server."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from flwr_splitmix.hiding import ClientSide, Hiding
 
 @dataclass(frozen=True)
 class RoundSides:
-    """What a hiding is told of its client, the same in all rounds; `of` adds a round's own.
+    """A hiding's view of its client, the same in all rounds; `of` adds a round's own values.
 
     Parameters
     ----------
     hiding
-        The hiding that is told.
+        The client's hiding.
     ends
         Head and tail.
     device
@@ -44,7 +44,7 @@ class RoundSides:
     returns: bool
 
     def of(self, order: Order, width: int, *, texts: bool, seeded: bool) -> ClientSide:
-        """Return what the hiding is told of a round that begins now.
+        """Return the hiding's view of a round that begins now.
 
         Parameters
         ----------

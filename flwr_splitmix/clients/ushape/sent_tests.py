@@ -15,7 +15,7 @@ from flwr_splitmix.privacy.journal import JournalError, SharedJournal, read_jour
 class SentTests:
     """A node's record of the test examples already sent; it outlives the process of one message.
 
-    It goes by head and tail, which the client knows, and not by the round, which the server says.
+    It goes by head and tail, which the client knows, and not by the round, which the server names.
     The server names the run, too, but an honest second run begins with the weights of the first.
     All runs stay on record, as a server could begin another one in between.
 
@@ -61,7 +61,7 @@ class SentTests:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the file, so that no other process sends examples between a look and a note.
+        """Hold the file, so that no other process sends examples between a check and a note.
 
         Raises
         ------

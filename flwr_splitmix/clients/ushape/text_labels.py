@@ -16,7 +16,7 @@ _UNLABELLED = f"{IGNORED} marks tokens without, and a text's first token is neve
 
 
 def check_labelled(data: ExampleSet) -> None:
-    """Refuse training texts of which none has a label to predict; warn if only some have.
+    """Refuse training texts without any label to predict; warn if only some have one.
 
     Only `TextSet` objects are checked.
 

@@ -1,4 +1,4 @@
-"""Whether the texts that a client sends are short enough for its hiding."""
+"""Checks that the texts that a client sends are short enough for its hiding."""
 
 from __future__ import annotations
 

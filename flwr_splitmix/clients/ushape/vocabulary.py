@@ -1,4 +1,4 @@
-"""Whether the head has an embedding for each token of its texts."""
+"""Checks that the head has an embedding for each token of its texts."""
 
 from __future__ import annotations
 
