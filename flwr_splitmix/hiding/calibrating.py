@@ -41,7 +41,7 @@ class Calibrating(Hiding):
     """
 
     network: ClassVar[str]
-    """What the network's correction is called in the client's state."""
+    """Name of the network's correction in the client's state."""
 
     public: ExampleSet
 

@@ -1,4 +1,4 @@
-"""What a hiding's ledger is going to charge in a run that has not begun."""
+"""The charges of a hiding's ledger in a run that has not begun."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flwr_splitmix.privacy.events import Channel
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedClient:
-    """What is known of a client's part in a run before it begins.
+    """A client's part in a run, as far as it is known before the run begins.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class PlannedClient:
 
 @dataclass(frozen=True, kw_only=True)
 class Charges:
-    """What a ledger charges for each step and each evaluation.
+    """The charges of a ledger for each step and each evaluation.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Charges:
     tested
         Releases of a client's own test record in each evaluation, at most; 0 if none are charged.
     outside
-        What the epsilon does not cover: keys of `privacy.events.OUTSIDE_IN_U_SHAPE`.
+        Disclosures that the epsilon does not cover: keys of `privacy.events.OUTSIDE_IN_U_SHAPE`.
     """
 
     delta: float

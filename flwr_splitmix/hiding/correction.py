@@ -72,7 +72,7 @@ def calibration_loss(calibrated: Tensor, plain: Tensor, mask: Tensor) -> Tensor:
     Parameters
     ----------
     calibrated, plain
-        What was corrected, and what it should be: `C(h^)` and `h`, (..., T, d).
+        The corrected states, and their target: `C(h^)` and `h`, (..., T, d).
     mask
         (..., T), 0 at padding.
 

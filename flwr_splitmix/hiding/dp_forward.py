@@ -35,7 +35,7 @@ def outside_of(
     ----------
     head_learns, returns, averaged, losses, padded
         Whether the head learns, gradients are returned to the trunk, head and tail leave, mean
-        losses or scores do (of whatever records), and masks tell lengths.
+        losses or scores do (of whatever records), and masks show lengths.
     """
     channels: dict[Channel, bool] = {
         "lengths": padded,
@@ -168,7 +168,7 @@ class DPForward(Hiding):
         )
         if kind != "train":
             self.ledger.note("losses")
-        # What of training was sent before is owed, and perhaps more than this round sends.
+        # Training data that were sent before are owed, perhaps more than this round sends.
         attempt = 0 if kind == "train" else self.side.attempt
         self.ledger.charge(kind, records, self.shift, attempt=attempt, outside=outside)
 

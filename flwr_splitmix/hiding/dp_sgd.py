@@ -240,7 +240,7 @@ class DPSGD(Hiding):
     def before_update(self) -> None:
         """Replace the batch's gradient by the clipped and noised one, and charge it.
 
-        Every trained parameter gets noise, also one that this batch did not use: whether it did can
+        Every trained parameter gets noise, even one that this batch did not use: whether it did can
         depend on a single example. All of it is computed in float32 or wider, and rounded to the
         parameter's dtype once, behind the noise.
 

@@ -76,7 +76,7 @@ class ExampleGradients(GradSampleModule):  # type: ignore[misc]
         return [p for p in self.parameters() if p.requires_grad]
 
     def check_known(self, size: int) -> None:
-        """Refuse a batch of which some example's gradient of a trained weight is not known.
+        """Refuse a batch if some example's gradient of a trained weight is not known.
 
         Parameters
         ----------
@@ -201,7 +201,7 @@ ExampleGradients.GRAD_SAMPLERS = {
 
 
 def unsupported(module: nn.Module) -> str:
-    """Return the name and kind of a trained layer of which examples' gradients are unknown; or "".
+    """Return the name and kind of a trained layer without known gradients of examples; or "".
 
     Of a layer that it does not know Opacus repeats the forward pass, with the first argument alone
     and without buffers. An embedding that computes otherwise, as of positions, needs more.

@@ -1,4 +1,4 @@
-"""What a hiding states of itself, for servers, apps and attacks that know no method by its name."""
+"""Facts of hidings, for servers, apps and attacks that know no method by its name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HidingFacts:
         to hold. Clients try their head and tail, and a strategy its trunk.
     rests_on
         Methods on which the epsilon rests. A client that overrides one is refused, and so is a
-        subclass, unless it also overrides `charge`: who changes what leaves says what it costs.
+        subclass, unless it also overrides `charge`: it must state the cost of what it sends.
     own_masks
         Whether `obfuscate` may send other masks than it gets. A subclass with an `obfuscate` of its
         own may, unless it states otherwise.
@@ -35,7 +35,7 @@ class HidingFacts:
         `obfuscate` of its own do, unless it states otherwise.
     watches_layers
         Whether it watches the inputs of the layers of head and tail, which must not be computed
-        twice (`gradient-checkpointing`), and of which some may be unfit (`UnfitError`).
+        twice (`gradient-checkpointing`); some layers may be unfit (`UnfitError`).
     not_accounted
         Why noise has no epsilon, with the method's name before it; "" for no noise, and for a
         ledger.
@@ -81,7 +81,7 @@ class HidingFacts:
         Parameters
         ----------
         options
-            The method's own, by name; data sets and what a tokenizer says are not among them.
+            The method's own, by name, without data sets and the values of a tokenizer.
 
         Raises
         ------

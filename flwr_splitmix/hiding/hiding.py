@@ -27,7 +27,7 @@ class Hiding(PublicTexts, HidingFacts):
     the trunk's outputs, `loss` scores them in training, `perturb` changes the gradient to return,
     and `returned` each message's part of it; in evaluation `logits` follows `recover`. A
     `UShapeStrategy` has the class (its attribute `hiding`): it passes any messages through the
-    trunk, and reads its facts (`HidingFacts`). So do apps and attacks, none of which knows a method
+    trunk, and reads its facts (`HidingFacts`). So do apps and attacks; none knows a method
     by its name, but for an attack that undoes a single one. What a server must compute for a method
     belongs here too, as a class method that the strategy calls.
 
@@ -114,7 +114,7 @@ class Hiding(PublicTexts, HidingFacts):
     def made_with(self) -> dict[str, Any]:
         """Return the options that it was made with, by name, as JSON values; data sets left out.
 
-        A run that goes on warns of those that are others. Here they are the attributes with the
+        A run that continues warns of those that differ. Here they are the attributes with the
         names of the class's parameters; a subclass that does not keep its options so adds them.
         """
         return options_of(self)

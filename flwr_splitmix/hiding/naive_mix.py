@@ -16,7 +16,8 @@ class NaiveMix(Hiding):
     """Sends `lam h_i + (1 - lam) h_j` for each example i of a batch.
 
     It hides next to nothing: the messages of a batch are as many equations as it has examples, of
-    which the server knows all coefficients. Only two examples mixed in halves cannot be told apart.
+    which the server knows all coefficients. Only two examples mixed in halves are
+    indistinguishable.
 
     Example j is the next one in the batch. The loss is mixed with the same ratio; an evaluation
     sends mixtures too, and scores them on example i. A batch of one has no other and would not be

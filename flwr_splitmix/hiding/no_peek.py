@@ -57,7 +57,7 @@ class NoPeek(Hiding):
 
     @classmethod
     def least_batch(cls, *, texts: bool) -> int:
-        """Return 2 for images and the like, of which each is one sample; a text has several."""
+        """Return 2 for images and the like, which are one sample each; a text has several."""
         return 1 if texts else 2
 
     def attach(self, side: ClientSide) -> None:

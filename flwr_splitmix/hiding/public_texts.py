@@ -58,7 +58,7 @@ class PublicTexts:
         outputs
             For each message of each group, (b, T, d), on the client's device and without a graph.
         groups
-            What `public_groups` returned.
+            The result of `public_groups`.
         step
             Step of the calibration before the first batch, from 0; None alongside training.
         """

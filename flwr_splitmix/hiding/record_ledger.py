@@ -33,7 +33,7 @@ def as_releases(copies: Any, power: int) -> Any:
 
 
 class RecordLedger:
-    """One exact ledger per kind of examples; epsilon is that of the one that spent most.
+    """One exact ledger per kind of examples; epsilon is that of the ledger that has spent most.
 
     Neighbouring inputs differ by one replaced example. Releases are Gaussian and nothing is
     sampled, so their composition is one Gaussian release, whose epsilon is exact.
@@ -126,7 +126,7 @@ class RecordLedger:
         attempt
             How often it may have been made before, each time with other noise.
         outside
-            What left with it uncounted: keys of `privacy.events.OUTSIDE_IN_U_SHAPE`.
+            Disclosures with it that are not counted: keys of `privacy.events.OUTSIDE_IN_U_SHAPE`.
         power
             How examples pay that are among the records several times; see `as_releases`.
         """

@@ -1,12 +1,12 @@
-"""The error of a head or tail by which a hiding cannot keep its epsilon."""
+"""The error of a head or tail with which a hiding cannot keep its epsilon."""
 
 from __future__ import annotations
 
 from flwr_splitmix.errors import ForeseenError
 
 REMEDY = "take another model, or adapters if it is a language model (lora-rank)"
-"""What to do where a layer's gradients of single examples are unknown."""
+"""The remedy where a layer's gradients of single examples are unknown."""
 
 
 class UnfitError(ForeseenError, ValueError):
-    """Head or tail has a layer of which the gradients of single examples are not known."""
+    """Head or tail has a layer whose gradients of single examples are not known."""

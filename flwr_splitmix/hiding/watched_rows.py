@@ -102,7 +102,7 @@ def try_gradients(ends: nn.ModuleDict, inputs: Tensor, mask: Tensor, *, single: 
     ends
         Copies of head and tail, whose gradients are lost.
     inputs, mask
-        Examples (b, ...) and their mask, any number: as many as are needed are made of them.
+        Examples (b, ...) and their mask, any number: they are repeated or cut as needed.
     single
         Whether batches have one example, whose gradient is the batch's; then the trial has one.
 

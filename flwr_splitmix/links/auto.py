@@ -29,7 +29,7 @@ NAME = "link 'auto'"
 def in_simulation(grid: Grid, nodes: Directory, min_nodes: int, timeout: float) -> bool:
     """Return whether the nodes of a run are simulated.
 
-    Flower does not tell a ServerApp, so nodes report it with their partition-ids: a ClientApp in a
+    Flower does not report it to a ServerApp, so nodes do with their partition-ids: a ClientApp in a
     Ray actor belongs to a simulation. If nodes disagree, this process decides: a simulation's
     ServerApp runs in the process that started Ray. Nodes that disagree with it are left out.
     If Ray is not installed here, nodes are not asked.

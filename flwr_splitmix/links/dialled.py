@@ -1,4 +1,4 @@
-"""The base class of links that nodes dial: wire formats, patience, and what a ticket says."""
+"""The base class of links that nodes dial: wire formats, patience, and their values in a ticket."""
 
 from __future__ import annotations
 

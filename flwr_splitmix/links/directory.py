@@ -1,4 +1,4 @@
-"""Which node holds which client, as the nodes say."""
+"""The directory of nodes: which node holds which client, as the nodes report it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Directory:
     simulated
         By node id, whether the node reported to be a virtual node of a simulation.
     virtual
-        Number of connected nodes if they are virtual, also those that do not answer; else 0.
+        Number of connected nodes if they are virtual, including those that do not answer; else 0.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Directory:
 
     @property
     def partitions(self) -> dict[int, int]:
-        """By client index, into how many parts its node says that the data are divided."""
+        """By client index, the number of parts of the data that its node reports."""
         return {c: self._parts[node] for node, c in self._clients.items() if node in self._parts}
 
     def update(self, grid: Grid, min_nodes: int, timeout: float) -> dict[int, int]:
@@ -102,7 +102,7 @@ class Directory:
     def _ask_new(
         self, grid: Grid, nodes: set[int], timeout: float, began: float, refusals: Refusals
     ) -> None:
-        """Ask the nodes of which nothing is known, and those whose index is claimed by another."""
+        """Ask the nodes whose index is unknown, and those whose index is claimed by another."""
         new = nodes - self._clients.keys() - self._silent - self._left_out.keys()
         new -= refusals.paused()
         patience = max(began + timeout - time.monotonic(), 1.0)
@@ -115,7 +115,7 @@ class Directory:
             self._silent |= holders - answers.keys()
 
     def _are_virtual(self, nodes: Collection[int]) -> bool:
-        """Return whether there are nodes, and all have said that they are simulated."""
+        """Return whether there are nodes, and all have reported that they are simulated."""
         return bool(nodes) and all(self.simulated.get(node) for node in nodes)
 
     def _limit(
@@ -132,7 +132,7 @@ class Directory:
             return min(timeout, _VIRTUAL)
         refuse = refusals.of(nodes)
         if refuse and nodes <= {*connected, *refuse} and ray_runs_here():
-            # What fails in a simulation will not do better later.
+            # A failure in a simulation will not succeed later.
             return min(timeout, refusals.since - began + _VIRTUAL)
         return timeout
 

@@ -13,7 +13,7 @@ from flwr_splitmix.words import one_line, without_folders
 def sentence(error: BaseException) -> str:
     """Describe an error in one line: the first line of its text.
 
-    Its type is left out if its text says it all: of a `ForeseenError`.
+    Its type is left out if its text is complete, as that of a `ForeseenError` is.
     """
     text = str(error).strip()
     first = one_line(text.splitlines()[0]) if text else ""
@@ -40,7 +40,7 @@ def own_sentence(error: BaseException) -> str:
 
 
 def is_unexpected(error: BaseException) -> bool:
-    """Return whether a traceback tells more than a sentence: of errors of no type of this package.
+    """Return whether a traceback has more than a sentence: for errors of no type of this package.
 
     Of a `WrappedError` it is the wrapped one that counts.
     """

@@ -200,7 +200,7 @@ class ClientHost:
 def _exits_as_errors(describe_error: ErrorDescriber) -> Iterator[None]:
     """Raise a ClientError for a client's sys.exit(), which would end this process for all clients.
 
-    What the handler of a signal raises passes: it is to end the process.
+    An exception of a signal's handler passes: it is to end the process.
     """
     try:
         yield

@@ -39,7 +39,7 @@ class RunLink(Link):
 
     @property
     def partitions(self) -> Mapping[int, int]:
-        """By client index, into how many parts its node says that the data are divided."""
+        """By client index, the number of parts of the data that its node reports."""
         return self.nodes.partitions
 
     def needed(self, grid: Grid | None) -> Grid:

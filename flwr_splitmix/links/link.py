@@ -281,7 +281,7 @@ class Link(ABC):
 
     run_of_strategy: str = ""
     """Id of the strategy's run, or of its start if it has none; for a link that was given none. It
-    is set before `open`, which takes a grid alone, also in links of other authors."""
+    is set before `open`, which takes a grid alone, even in links of other authors."""
 
     @abstractmethod
     def open(self, grid: Grid | None) -> None:

@@ -78,7 +78,7 @@ class LocalLink(Link):
         """Do nothing: the clients are here."""
 
     def close(self) -> None:
-        """Close the clients, which the caller goes on to use."""
+        """Close the clients, which the caller continues to use."""
         for client in self.clients:
             client.close()
 

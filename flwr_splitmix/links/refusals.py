@@ -13,7 +13,7 @@ _REMEDIES = {
     "Can't get attribute": "; the SuperLink may have been started in the folder of another app, "
     "whose modules of the same names come first: end it, and start it in an empty folder",
 }
-"""What to do, by the words of an error that a ClientApp of plain Flower or a simulation reports."""
+"""The remedy, by the words of an error that a ClientApp of plain Flower or a simulation reports."""
 
 
 class Refusals:

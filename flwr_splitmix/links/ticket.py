@@ -28,7 +28,7 @@ RECORD = "splitmix"
 VERSION = 2
 
 LONGEST_WAIT = 86_400.0
-"""Most seconds for which a server may have a node dial."""
+"""Longest time in seconds that a server may have a node dial."""
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
@@ -225,7 +225,7 @@ def release_content(
     arrays
         Its lower segment; empty if that stays with the client, and then left out.
     warning
-        What went wrong without ending the round; "" for nothing.
+        A failure that did not end the round; "" for none.
     """
     content = RecordDict({"metrics": MetricRecord(dict(metrics))})
     if arrays:

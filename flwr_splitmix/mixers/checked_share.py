@@ -26,7 +26,7 @@ def uploaded(share: Share, smashed: Tensor) -> tuple[Tensor, Tensor]:
             f"{kinds}"
         )
     upload, anchor = pair
-    if smashed.dim() != 3:  # the server refuses it, whatever the share makes of it
+    if smashed.dim() != 3:  # the server refuses it, whatever the share does with it
         return upload, anchor
     batch, tokens, width = smashed.shape
     shape: object = share.upload_shape((batch, tokens, width))

@@ -16,7 +16,7 @@ Regroup = Literal["step", "epoch"]
 
 @dataclass(frozen=True)
 class Fact:
-    """What is known of an attribute by which mixers state something.
+    """The type and rules of an attribute by which mixers state a fact.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ _REGROUP = partial(check_choice, allowed=get_args(Regroup))
 
 
 class MixerFacts:
-    """What a mixer states for the rest of the package, by attributes of its class or of its own.
+    """A mixer's facts for the rest of the package, as attributes of its class or its own.
 
     A mixer around another has the facts of the inner one. If its class states one, too, both are
     joined, on the side of caution: by the larger number for `min_members`, by "or" for `positions`,
@@ -95,7 +95,7 @@ class MixerFacts:
     needs_whole_batch
         Whether batches cannot be mixed in parts, only whole.
     k
-        Clients in a full mixing group; 0 if that is not said, and is seen from a plan.
+        Clients in a full mixing group; 0 if unstated: then a plan shows it.
     min_patches
         The fewest patches that a member of a group keeps, if its members divide them.
     k_times
@@ -147,7 +147,7 @@ def adopt_facts(mixer: MixerFacts, inner: MixerFacts, **instead: Any) -> None:
     Raises
     ------
     TypeError, ValueError
-        If two values are to be joined of which one is not allowed.
+        If one of two values that are to be joined is not allowed.
     """
     for name, fact in FACTS.items():
         value = instead.get(name, getattr(inner, name))

@@ -18,7 +18,7 @@ from flwr_splitmix.words import allowed_range, counted
 Leftover = Literal["send", "skip"]
 
 WHOLE_OR_NOT = "mixes nothing: a sample is sent whole or not at all"
-"""What a mixer of whole patches does with samples of a single one; see `Mixer.without_effect`."""
+"""The effect of a mixer of whole patches on samples of one patch; see `Mixer.without_effect`."""
 
 
 class GroupMixer(Mixer):
@@ -28,13 +28,13 @@ class GroupMixer(Mixer):
     ----------
     k
         Clients per mixing group. Of `n` clients, `n mod k` are left over: two or more form a
-        smaller group; `leftover` says what a single one does.
+        smaller group; `leftover` decides what a single one does.
     regroup
         Whether clients are regrouped every "step" or every "epoch".
     leftover
-        What a client does that is left over alone. "send": it sends all its smashed data with its
-        hard label, which is plain split learning and protects nothing, as in the paper. "skip": it
-        sends nothing as long as groups stay as they are, and learns nothing from these steps.
+        The action of a client that is left over alone. "send": it sends all its smashed data with
+        its hard label, which is plain split learning and protects nothing, as in the paper. "skip":
+        it sends nothing as long as groups stay as they are, and learns nothing from these steps.
 
     Raises
     ------

@@ -188,7 +188,7 @@ class InputLevel(OuterMixer):
         return self.mixer.without_effect(patches if self.grid is None else math.prod(self.grid))
 
     def group_within(self, classes: Mapping[int, int]) -> None:
-        """Tell the inner mixer, unless mixing stays within a batch."""
+        """Have the inner mixer do the same, unless mixing stays within a batch."""
         if self.across == "clients":
             self.mixer.group_within(classes)
 

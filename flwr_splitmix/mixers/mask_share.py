@@ -64,7 +64,7 @@ class MaskShare(Share):
         Raises
         ------
         ValueError
-            If they are not integers of one of the two shapes, are not as many as `count` says, or
+            If they are not integers of one of the two shapes, are not `count` in number, or
             lie outside 0..N-1, or if one is given twice, so that a patch would be sent more often
             than the accounting of noise knows.
         """
@@ -208,7 +208,7 @@ class PatchShare(MaskShare):
     def part(self, first: int) -> Self:
         """Return the share for the samples from `first` on, which keep their patches.
 
-        They are `positions` of the whole batch, also those of a subclass; a sample's must not
+        They are `positions` of the whole batch, including those of a subclass; a sample's must not
         depend on how many follow it. An `upload` or `place` of its own asks `kept_patches` for
         them.
         """

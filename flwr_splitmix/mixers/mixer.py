@@ -45,9 +45,9 @@ class Mixer(MixerFacts, ABC):
             )
 
     def without_effect(self, patches: int) -> str:
-        """Return what it does not do with samples of so few patches; "" if it does all it does.
+        """Return what it cannot do with samples of so few patches; "" if it has its full effect.
 
-        A warning says it, in the third person: "mixes nothing: ...".
+        A warning quotes it, in the third person: "mixes nothing: ...".
         """
         return ""
 
@@ -94,7 +94,7 @@ class Mixer(MixerFacts, ABC):
 
         A missing member leaves zeros at its patches. The target and weighted sums of smashed data
         are divided by the sum of the ratios that arrived, each of them unless it holds noise, which
-        that would amplify. A group of which no patch arrived is left out.
+        that would amplify. A group without any arrived patch is left out.
 
         Parameters
         ----------

@@ -13,7 +13,7 @@ from flwr_splitmix.mixers.plan import Member
 
 @dataclass(frozen=True)
 class Upload:
-    """What one client sent in a step.
+    """The uploads of one client in a step.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Source:
 
     @property
     def divisor(self) -> float:
-        """What sums of smashed data are divided by: the ratio, or 1 if a member's hold noise.
+        """The divisor of sums of smashed data: the ratio, or 1 if a member's hold noise.
 
         Noise is as large at every ratio, and a ratio can be as small as 1e-6.
         """
@@ -82,13 +82,13 @@ class Source:
 
     @property
     def labels_divisor(self) -> float:
-        """What sums of labels are divided by: the ratio, or 1 if a member's hold noise."""
+        """The divisor of sums of labels: the ratio, or 1 if a member's hold noise."""
         return 1.0 if any(member.share.labels_noised for member in self.members) else self.ratio
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """What the upper segment learns from in a step.
+    """The mixtures from which the upper segment learns in a step.
 
     Parameters
     ----------

@@ -115,8 +115,8 @@ class NoisyShare(Share):
     def upload_labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         """Return noisy soft labels (b, L), weighted by `lam`.
 
-        A class outside 0..L-1 is noise alone. An error instead would tell, without noise, that the
-        batch has one; and the server chooses L.
+        A class outside 0..L-1 is noise alone. An error would reveal, without noise, that the batch
+        has one; and the server chooses L.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class NoisyShare(Share):
 
     @property
     def masked(self) -> bool:
-        """Whether patches are left out: as the inner share says."""
+        """Whether the inner share leaves patches out."""
         return self.inner.masked
 
     @property
@@ -156,14 +156,14 @@ class NoisyShare(Share):
 
     @property
     def smashed_limit(self) -> float:
-        """What clipping and noise allow; infinite for shares that may make numbers larger."""
+        """The bound by clipping and noise; infinite for shares that may make numbers larger."""
         # A subclass might clip nothing.
         is_bounded = type(self) is NoisyShare and self.inner.family and not self.inner.enlarges
         return smashed_limit(self.noise) if is_bounded else math.inf
 
     @property
     def summed(self) -> bool:
-        """Whether the inner share is, or everybody's noise is added at every position."""
+        """Whether the inner share is summed, or noise is added by all members at every position."""
         return self._everywhere or self.inner.summed
 
     @property

@@ -97,7 +97,7 @@ class Plan:
 
     @property
     def kinds(self) -> set[type[Share]]:
-        """The kinds of shares in it, also those that others wrap."""
+        """The kinds of shares in it, including those that others wrap."""
         kinds: set[type[Share]] = set()
         for member in self.members:
             share: Share | None = member.share

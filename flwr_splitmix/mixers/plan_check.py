@@ -1,4 +1,4 @@
-"""Checks of a mixer's plans: who is in them, what labels they ask for, what their masks keep."""
+"""Checks of a mixer's plans: their members, the labels they ask for, the patches they keep."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _owners(group: Group, shape: SmashedShape) -> Tensor | None:
 
     Returns
     -------
-    int64 (b, N), or (1, N) if all samples have the same masks: clients say how large b is.
+    int64 (b, N), or (1, N) if all samples have the same masks: clients choose b.
     """
     masks: list[Tensor] = []
     for member in group.members:

@@ -48,9 +48,9 @@ class Share(ABC):
 
     name: ClassVar[str]
     family: ClassVar[Family | None] = None
-    """Its family in the accounting of noise, which says how much of one sample an upload holds.
+    """Its family in the accounting of noise: how much of one sample an upload holds.
 
-    "full": no more than the whole sample, as its norm tells; "mixup": `lam` times that; "cutmix":
+    "full": no more than the whole sample, by its norm; "mixup": `lam` times that; "cutmix":
     some of its patches, each once. None has no bound, so that no epsilon holds. A subclass that
     sends otherwise than the class whose family it would have, has None unless it states its own.
     """
@@ -60,7 +60,7 @@ class Share(ABC):
     A subclass with an `upload` of its own may, unless it states its own.
     """
     _acts: ClassVar[tuple[str, ...]] = ("upload", "upload_shape", "place", "pick")
-    """Methods by which kinds of shares differ; one that has its own needs a `name` of its own."""
+    """Methods in which kinds of shares differ; one with its own needs a `name` of its own."""
     deterministic: ClassVar[bool] = True
     """Whether equal smashed data give equal uploads."""
     lam: float = 1.0
@@ -121,9 +121,9 @@ class Share(ABC):
         """Return this client's cut-layer gradient, taken from its group's (b, prefix + N, d)."""
 
     def undo(self, placed: Tensor) -> Tensor:
-        """Return what a placed upload says to those who know the share, (b, prefix + N, d).
+        """Return a placed upload's content to parties that know the share, (b, prefix + N, d).
 
-        Attacks begin with it, because the server, and whoever listens on the link, know every
+        Attacks begin with it, because the server, and any listener on the link, know every
         share. Override it if `upload` changes smashed data by values of the share, such as the seed
         of an order or of signs: attacks would otherwise read less than the server can.
 
@@ -136,7 +136,7 @@ class Share(ABC):
 
     @property
     def label_kind(self) -> LabelKind:
-        """What is sent as labels.
+        """The labels that are sent.
 
         "classes": int64 (b,), which the mixer weights by `lam`; "soft": floats (b, L), already
         weighted by the client; "ids": int64 (b,), indices of examples whose labels the server has.
@@ -179,7 +179,7 @@ class Share(ABC):
 
     @property
     def masked(self) -> bool:
-        """Whether patches are left out of an upload, which is to tell nothing of them."""
+        """Whether patches are left out of an upload, which is to reveal nothing of them."""
         return False
 
     @property

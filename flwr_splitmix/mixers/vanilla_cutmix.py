@@ -123,14 +123,14 @@ class VanillaCutMix(GroupMixer):
     ) -> Sequence[Member]:
         """Draw the box; the first client keeps what is outside.
 
-        A warning says once if a square grid is only guessed.
+        It warns once if a square grid is only guessed.
         """
         rows, columns = shape.rows_and_columns()
         if shape.grid is None and self._once.add("guess"):
             log.warning(
-                "VanillaCutMix takes %s for a grid of %d x %d, as neither segment's geometry says "
-                "how they lie; geometry = Geometry(patches, width, grid=(rows, columns)) of the "
-                "lower segment says it",
+                "VanillaCutMix takes %s for a grid of %d x %d, as neither segment's geometry "
+                "states how they lie; set geometry = Geometry(patches, width, grid=(rows, "
+                "columns)) on the lower segment",
                 counted(shape.patches, "patch"),
                 rows,
                 columns,
@@ -161,7 +161,7 @@ class VanillaCutMix(GroupMixer):
 def _sides(rows: int, columns: int, share: float) -> tuple[int, int]:
     """Return height and width of a box with this share of a grid's area, both rounded down.
 
-    It has the grid's proportions, but for a single row or column, of which it is a part.
+    It has the grid's proportions, but for a single row or column, where it is a part of it.
     """
     if rows == 1 and columns > 1:
         return 1, int(columns * share)

@@ -28,7 +28,7 @@ class OuterMixer(Mixer):
     Raises
     ------
     TypeError
-        If it is none.
+        If `mixer` is not a mixer.
     """
 
     def __init__(self, mixer: Mixer, **instead: Any) -> None:
@@ -49,7 +49,7 @@ class OuterMixer(Mixer):
         return self.mixer.without_effect(patches)
 
     def group_within(self, classes: Mapping[int, int]) -> None:
-        """Tell the inner mixer."""
+        """Have the inner mixer do the same."""
         self.mixer.group_within(classes)
 
 

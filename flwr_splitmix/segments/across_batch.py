@@ -23,14 +23,14 @@ from flwr_splitmix.segments.trials import (
 log = logging.getLogger("flwr.splitmix")
 
 _UNNAMED = "a layer across the batch"
-"""What is said of a segment whose outputs show it, while the names of its layers do not."""
+"""How messages describe a segment whose outputs show it, while its layers' names do not."""
 
 FEW = 4
 """Fewest examples in a trial; those of a smaller batch are repeated."""
 
 
 def needs_whole_batch(segment: nn.Module) -> str:
-    """Return the kind of layers by which an example changes the outputs of others in its batch.
+    """Return the kind of layers that couple the outputs of examples of a batch.
 
     These are BatchNorm and modules with a true attribute `across_batch`; "" if there are none. With
     one, a batch cannot be divided, and there is no epsilon: noise is calibrated to an example's
@@ -65,19 +65,19 @@ def mixes_examples(
     Parameters
     ----------
     inputs
-        A batch (b, ...), on the segment's device. Layers may look at its size: let it have as many
+        A batch (b, ...), on the segment's device. Layers may use its size: let it have as many
         examples as in training.
     others
         Further arguments with one row for each example (b, ...); they are not changed.
     renewed
         Whether to try random weights, too; with the same inputs, once is enough.
     warns
-        Whether to log that it cannot be told.
+        Whether to log that the trial is inconclusive.
 
     Returns
     -------
     A layer across the batch or the name of a buffer, in words; "" if there is none under any of
-    these weights. None if it cannot be told: if the segment cannot be copied
+    these weights. None if the trial is inconclusive: if the segment cannot be copied
     or fails with random weights, or if its outputs or buffers differ from call to call although the
     generators are seeded.
     """
@@ -99,7 +99,7 @@ def mixes_examples(
 
 
 def warn_of_inconclusive_trial(name: str, why: str) -> None:
-    """Log that no trial could tell whether something mixes the examples of a batch."""
+    """Log that the trial of whether something mixes the examples of a batch is inconclusive."""
     log.warning(
         "the trial of whether %s mixes the examples of a batch is incomplete, and may miss that it "
         "does: %s",
@@ -111,13 +111,13 @@ def warn_of_inconclusive_trial(name: str, why: str) -> None:
 def mixing_layers(
     segment: nn.Module, inputs: Tensor, *others: Tensor, renewed: bool = True, warns: bool = True
 ) -> str | None:
-    """Return the kind of layers or the buffer by which examples change each other's outputs.
+    """Return the kind of layers or the buffer that couples examples' outputs.
 
     It is found by name (`needs_whole_batch`), else by a trial; parameters as for `mixes_examples`.
 
     Returns
     -------
-    "" if there are none; None if it cannot be told.
+    "" if there are none; None if the trial is inconclusive.
     """
     return needs_whole_batch(segment) or mixes_examples(
         segment, inputs, *others, renewed=renewed, warns=warns
@@ -133,7 +133,7 @@ def _tried(
     alike = bool((exchanged[0] == exchanged[1]).reshape(len(inputs), -1).all(1).any())
     drawn = draw_like(inputs)
     pairs = [drawn, exchanged] if alike else [exchanged, drawn]
-    # Whether it can be told is asked of random weights: with a server's, it could tell of examples.
+    # Conclusiveness is tried with random weights: with a server's, it could reveal examples.
     dependence = _first_answer(segment, pairs, others)[0] or ""
     if dependence or not renewed:
         return dependence, ""

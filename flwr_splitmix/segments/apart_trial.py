@@ -13,7 +13,7 @@ class Look(Protocol):
     """One trial; its parameters, and what it returns, are as of `mixes_examples`."""
 
     def __call__(self, *, renewed: bool, warns: bool) -> str | None:
-        """Return what mixes examples, "" if nothing does, None if it cannot be told."""
+        """Return the layer that mixes examples, "" if none does, None if inconclusive."""
 
 
 class ApartTrial:

@@ -1,4 +1,4 @@
-"""Batch normalisation: what names of its weights and buffers tell, and batches too small for it."""
+"""Batch normalisation: its weights and buffers by name, and batches too small for it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def enough_values(part: str) -> Iterator[None]:
     Parameters
     ----------
     part
-        What is run, as the message calls it: "lower segment", "head".
+        Name of the module in the message: "lower segment", "head".
 
     Raises
     ------

@@ -190,12 +190,12 @@ def measure_stages(
 
 
 def _place_of(tensor: Tensor) -> Any:
-    """Return a key that identifies a tensor's storage, also on the meta device."""
+    """Return a key that identifies a tensor's storage, even on the meta device."""
     return StorageWeakRef(tensor.untyped_storage()).cdata  # type: ignore[no-untyped-call]
 
 
 class _Activations:
-    """Counter of what forward passes keep without parameters; it holds it: no storage is reused."""
+    """Counter of the tensors that forward passes keep; it holds them: no storage is reused."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self.nbytes = 0

@@ -5,22 +5,22 @@ from __future__ import annotations
 import re
 
 _OF_SHAPES = re.compile(r"shape|size|dimension|channels")
-"""What torch's messages about shapes have in common."""
+"""The common parts of torch's messages about shapes."""
 
 _OF_MEMORY = re.compile(r"out of memory|allocate memory|not enough memory", re.IGNORECASE)
-"""What its messages about memory have in common."""
+"""The common parts of its messages about memory."""
 
 _OF_DEVICES = re.compile(r"cuda|cudnn|cublas", re.IGNORECASE)
-"""What its messages about accelerators have in common."""
+"""The common parts of its messages about accelerators."""
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Return whether an error of torch's says that memory could not be allocated."""
+    """Return whether an error of torch's reports that memory could not be allocated."""
     return isinstance(error, MemoryError) or bool(_OF_MEMORY.search(str(error)))
 
 
 def of_shapes(error: Exception) -> bool:
-    """Return whether an error says that a shape does not fit."""
+    """Return whether an error reports that a shape does not fit."""
     message = str(error)
     other = _OF_DEVICES.search(message) or out_of_memory(error)
     return bool(_OF_SHAPES.search(message)) and not other

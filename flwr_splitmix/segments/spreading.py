@@ -27,15 +27,15 @@ _ROUNDING = 10
 
 
 def spreading_tokens(segment: nn.Module, inputs: Tensor) -> int | None:
-    """Return how many tokens at least tell of a number of the input of which others tell, too.
+    """Return how many tokens, at least, depend on a part of the input that others depend on, too.
 
-    Of such a segment a mask hides no patch: the tokens that are sent tell of those that are left
+    With such a segment a mask hides no patch: the tokens that are sent reveal those that are left
     out. Attention and convolutions whose windows overlap spread a patch, and so do norms over the
     image or, in training, over the batch; a patch embedding does not. A copy of the segment with
     random weights gets a random input, of which single numbers, 48 at places spread over the
-    input, are replaced: the tokens that change tell of them. So the answer tells of no example and
-    is the same for all weights: where a patch can spread, whoever chooses the weights decides how
-    far. A copy that fails on random weights is tried with its own: these can show that a patch
+    input, are replaced: the tokens that change depend on them. So the answer reveals no example and
+    is the same for all weights: where a patch can spread, a server that chooses the weights decides
+    how far. A copy that fails on random weights is tried with its own: these can show that a patch
     spreads, but not that it does not, as other weights may. Torch's random generators are left as
     they were.
 
@@ -46,9 +46,9 @@ def spreading_tokens(segment: nn.Module, inputs: Tensor) -> int | None:
 
     Returns
     -------
-    A number from 0 to the number of tokens, prefix tokens included; None if it cannot be told: if
-    the segment cannot be copied, or computes in 16 bits only, or no number that was replaced
-    changes its output, or if it fails on random weights and no patch spreads with its own.
+    A number from 0 to the number of tokens, prefix tokens included; None if the trial is
+    inconclusive: the segment cannot be copied, or computes in 16 bits only, or no replaced number
+    changes its output, or it fails on random weights and no patch spreads with its own.
     """
     why = ""
     widest, *_ = widened_copies(segment, inputs)  # in 16 bits a token may seem not to change
@@ -64,7 +64,7 @@ def spreading_tokens(segment: nn.Module, inputs: Tensor) -> int | None:
             why = "it takes no random weights, and its own may hide what others show"
         except Exception as error:  # random weights may not be what the segment can take
             why = str(error)
-    log.debug("%s: spreading cannot be told: %s", type(segment).__name__, why)
+    log.debug("%s: whether patches spread could not be determined: %s", type(segment).__name__, why)
     return None
 
 

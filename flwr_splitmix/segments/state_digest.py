@@ -15,7 +15,7 @@ _NUMPY = (np.ndarray, np.generic)
 
 
 class _Hashed:
-    """A file that keeps the digest of what is written to it."""
+    """A file that keeps a digest of the bytes written to it."""
 
     def __init__(self) -> None:
         self.hash = blake2b(digest_size=16)

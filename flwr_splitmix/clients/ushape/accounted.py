@@ -192,7 +192,7 @@ def rehearse_on_copies(
     """Let a hiding that keeps an epsilon try a step on copies of head and tail.
 
     They have random weights and get random inputs, so that the result reveals no example, and
-    zeros in the weights hide nothing. Where these are nothing that head and tail can take, they get
+    zeros in the weights hide nothing. If head and tail cannot take such inputs, they get
     the examples, with their own weights. Torch's random generators are left as they were.
 
     Parameters

@@ -27,7 +27,7 @@ _PERIOD = 4099  # a prime: no usual width divides it, so that rows get different
 def sketch(weights: Mapping[str, Tensor]) -> float | None:
     """Return a number that is nearly the same for nearly the same weights, and rarely for others.
 
-    Others are distinguished by their values, not by names or scales: weights that are swapped, or all
+    Others differ by their values, not by names or scales: weights that are swapped, or all
     a multiple of the same, have the same number. Each weight is multiplied elementwise by fixed
     signs, and summed up, in units of its norm. Of two independent ones these sums are apart like
     normal variables of variance 2, so that they count as alike once in 1,800 times. The sum over

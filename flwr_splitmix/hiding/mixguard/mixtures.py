@@ -1,4 +1,4 @@
-"""What a client of MixGuard has sent for a batch, and what only it knows."""
+"""A batch of MixGuard's messages, with the values that only the client knows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flwr_splitmix.hiding.mixguard.secret import Secret
 
 @dataclass
 class Mixtures(SentBatch):
-    """What a client has sent for a batch, and what only it knows.
+    """The messages of a batch, with the values that only the client knows.
 
     Parameters
     ----------

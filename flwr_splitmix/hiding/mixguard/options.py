@@ -70,7 +70,7 @@ class MixGuardOptions:
         decodes only what the trunk adds to the target's hidden states, which the client knows; see
         `ResidualKernel`.
     mask
-        What the trunk attends to: "union", all places where any of the mixed texts has a token;
+        Places that the trunk attends to: "union", all where any of the mixed texts has a token;
         "target", an extension, only the target's, to which supports are cut or filled. The mask
         then reveals each text's length, but decoding is more accurate.
     calibrated_inference

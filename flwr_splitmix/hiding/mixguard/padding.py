@@ -51,7 +51,7 @@ def pad_together(
     ids, masks
         k pairs of integers (b, T_i); widths may differ.
     filler
-        What fills places after a text's end: one id, or a function from a shape to ids.
+        Filler of the places after a text's end: one id, or a function from a shape to ids.
     pad_to
         A constant width. The union is then 1 everywhere, as it would reveal the longest length.
     max_length

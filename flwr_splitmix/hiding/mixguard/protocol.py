@@ -265,7 +265,7 @@ class MixGuard(Calibrating):
         target_gradient, decoded = self._target(gradient, sent), self._target(hidden, sent)
         kind = self.options.perturbation
         with torch.no_grad():
-            adaptive = kind == "adaptive"  # others do not look at the correction
+            adaptive = kind == "adaptive"  # others do not use the correction
             residual = self._calibrate(decoded) - decoded if adaptive else torch.zeros_like(decoded)
             noisy = perturb(
                 target_gradient, residual, decoded, strength=self.options.strength, kind=kind

@@ -36,7 +36,7 @@ _MEASURES: dict[str, Callable[[Secret], Tensor]] = {
     "max_leak": lambda secrets: secrets.leak,
     "max_amplification": lambda secrets: secrets.amplification,
 }
-"""What each bound is on: float64 (n,) of n secrets."""
+"""The quantity that each bound limits: float64 (n,) of n secrets."""
 
 
 def draw_secret(

@@ -25,7 +25,7 @@ WIDEST = 256
 
 @dataclass
 class NoisyStates(SentBatch):
-    """What a client has sent for a batch, and what only it knows.
+    """The messages of a batch, with the values that only the client knows.
 
     Parameters
     ----------

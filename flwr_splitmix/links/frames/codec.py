@@ -39,7 +39,7 @@ class Frame:
     Parameters
     ----------
     kind
-        Kind of frame; see `flwr_splitmix.links.stream.line` for who sends which.
+        Kind of frame; see `flwr_splitmix.links.stream.line` for the sender of each.
     number
         Number of the call that the frame belongs to.
     text

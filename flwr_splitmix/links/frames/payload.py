@@ -82,7 +82,7 @@ def take_apart(
 
 
 def wire_of(key: str, wire: WireDtype) -> WireDtype:
-    """Return the wire format of what a payload has under a key."""
+    """Return the wire format of a payload's value under a key."""
     return "keep" if key in EXACT else wire
 
 

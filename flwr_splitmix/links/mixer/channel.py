@@ -168,7 +168,7 @@ class MixerChannel:
 
     @property
     def _expected(self) -> str:
-        """What this process expects there, for a mixer with other encryption."""
+        """The encryption that this process expects, for a mixer with another."""
         if not self._dialled.tls:
             return "without TLS (MixerLink has no ca=, the app no ssl-ca-certfile)"
         authority = "the authority in ca= of MixerLink (in the apps ssl-ca-certfile)"
@@ -183,7 +183,7 @@ class MixerChannel:
 
     @property
     def _unaccepted(self) -> str:
-        """What a mixer may not accept of what this process shows."""
+        """The credentials of this process that a mixer may refuse."""
         if not self._dialled.tls or self._dialled.pair is None:
             return ""
         return " The authority in --link-client-ca must have signed the certificate of this run"

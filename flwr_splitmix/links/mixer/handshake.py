@@ -1,4 +1,4 @@
-"""A TLS handshake of our own, to learn what gRPC does not say: whether a certificate is missing."""
+"""A TLS handshake of our own: gRPC does not report whether a certificate is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flwr_splitmix.links.stream.endpoint import split_address
 def asks_for_certificate(address: str, seconds: float = 2.0) -> bool:
     """Return whether the server at an address hangs up on a client without a certificate.
 
-    In TLS 1.3 the handshake is over before the server looks at the client's certificate. gRPC's
+    In TLS 1.3 the handshake is over before the server checks the client's certificate. gRPC's
     then closes the connection without a reason, and otherwise speaks first.
 
     Parameters
@@ -23,7 +23,7 @@ def asks_for_certificate(address: str, seconds: float = 2.0) -> bool:
     -------
     False if it speaks, or if no handshake comes about.
     """
-    # Nothing is sent and nothing believed, so it does not matter who is there.
+    # Nothing is sent and nothing believed, so any server may answer.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

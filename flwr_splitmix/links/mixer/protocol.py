@@ -13,7 +13,7 @@ attach   "gone": by client, why it is not coming  "waiting": clients still to co
 begin    none                                     the mixtures' shape, "groups", "failures", "spent"
 step     "number", "progress", "gradients"        "mixtures": by group; "failures"; "spent"
 finish   "number", "progress", "gradients"        "failures"; with noise "account": `RunAccount`
-close    none                                     empty; clients have been told to finish
+close    none                                     empty; clients have been asked to finish
 ======== ======================================== ==============================================
 
 Groups are numbered from 0; as keys of dictionaries, clients and groups are strings. "failures"

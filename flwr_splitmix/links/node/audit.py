@@ -33,7 +33,7 @@ _LARGEST = 2**53
 def asked_tests(arguments: Mapping[str, Any]) -> dict[str, str | int]:
     """Return which test data a call asks for: its `kind`, `start` and `stop`.
 
-    What is neither a short text nor a whole number from 0 is left out: a server may send anything.
+    Only short texts and whole numbers from 0 are kept: a server may send anything.
     """
     request: dict[str, str | int] = {}
     kind = arguments.get("kind")

@@ -25,7 +25,7 @@ from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import one_line
 
 STEPS = "num-steps"
-"""The metric that says how many optimizer steps a client has taken in a round."""
+"""The metric with the number of optimizer steps that a client has taken in a round."""
 
 
 class NodeGuards:

@@ -42,7 +42,7 @@ _OWN = ("statsdir", "stagedir")
 
 
 def check_keys(keys: Iterable[str]) -> None:
-    """Refuse a node's configuration with a key that looks like one of ours but is not.
+    """Refuse a node's configuration with a key that resembles one of ours but is not.
 
     Other keys are the app's own.
 

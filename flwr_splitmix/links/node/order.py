@@ -1,8 +1,8 @@
 """The secret from which a node that uploads to a mixer only draws the order of its examples.
 
-Soft labels tell the classes in each row of a mixture. A server that knew which example of which
+Soft labels show the classes in each row of a mixture. A server that knew which example of which
 node is in which row, as it would with an order drawn from the run's seed, could read the class of
-each example, and who is in which group.
+each example, and the members of each group.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def serve_round(
         released = {"lower-segment": returned, "metrics": dict(metrics)}
         guards.audit.write("release", released, to=SUPERLINK)
     except Exception as error:
-        # The server gets one line; a traceback is logged here if it tells more.
+        # The server gets one line; a traceback is logged here if it has more.
         where = "" if ticket is None else f"client {ticket.client}, round {ticket.server_round}: "
         if is_unexpected(error):
             log.exception("%sthis node has failed", where)

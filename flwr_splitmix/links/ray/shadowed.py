@@ -58,7 +58,7 @@ def _shadowed(client_fn: Callable[..., Any]) -> Iterator[tuple[Path, Path]]:
 
 
 def _is_app(folder: Path) -> bool:
-    """Return whether a folder is a Flower app, as its pyproject.toml says."""
+    """Return whether a folder is a Flower app, by its pyproject.toml."""
     try:
         described = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):

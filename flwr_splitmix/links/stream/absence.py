@@ -12,18 +12,18 @@ from flwr_splitmix.words import not_attached
 
 WHY = (
     "a node may be starting still, not reach the link's address, or be busy in a round of another "
-    "run; its own log may say more"
+    "run; its own log may have more"
 )
-"""What may be why; a SuperNode handles one message at a time, and a round is one."""
+"""Possible reasons; a SuperNode handles one message at a time, and a round is one."""
 
 
 class Absence:
-    """Tells which of the nodes that were sent a message will not attach.
+    """Finds the nodes that were sent a message and will not attach.
 
     Parameters
     ----------
     mail
-        The messages; the caller looks for replies.
+        The messages; the caller polls for replies.
     timeout
         Seconds, from now on, in which they may attach.
     """

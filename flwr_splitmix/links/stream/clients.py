@@ -51,7 +51,7 @@ class _Awaited:
     deadline
         When no outcome is awaited any longer.
     next_look
-        By client index, when its line must be looked at even if it reports no change.
+        By client index, when its line must be checked even if it reports no change.
     """
 
     def __init__(self, calls: Mapping[int, Call], behind: set[int], timeout: float) -> None:
@@ -60,7 +60,7 @@ class _Awaited:
         self.began = time.monotonic()
         self.deadline = self.began + timeout
         self.next_look: dict[int, float] = {}
-        # Without those that end in no reply: they tell nothing of a step.
+        # Without those that end in no reply: they do not show how long a step takes.
         self._call_count = len(calls)
         self._seconds: list[float] = []
 
@@ -78,7 +78,7 @@ class _Awaited:
             self._seconds.append(outcome.seconds)
 
     def look_again(self) -> float:
-        """Return when the next call that waits must be looked at."""
+        """Return when the next call that waits must be checked."""
         times = (self.next_look[c] for c in self.waiting if c in self.next_look)
         return min([self.deadline, *times])
 
@@ -136,7 +136,7 @@ class StreamClients(Clients):
     def busy(self) -> frozenset[int]:
         """Clients still working on a call whose answer was late.
 
-        A look records the late answers that have come meanwhile, and leaves out who is lost.
+        The check records the late answers that have arrived, and excludes clients that are lost.
         """
         late = [client for client, call in self._unawaited.items() if call.late]
         for client in late:
@@ -144,7 +144,7 @@ class StreamClients(Clients):
         return frozenset(late) & self._unawaited.keys()
 
     def fail(self, client: int, reason: str) -> None:
-        """Leave a client out for the rest of the round, and tell it why."""
+        """Exclude a client for the rest of the round, and send it the reason."""
         super().fail(client, reason)
         self.lines[client].end("leave", reason)
 
@@ -245,7 +245,7 @@ class StreamClients(Clients):
         return outcome
 
     def _leave_late(self, awaited: _Awaited) -> set[int]:
-        """Await late calls no longer; return the clients to look at."""
+        """Await late calls no longer; return the clients to check."""
         # Answers may have arrived while the caller used the previous one.
         answered = {c for c in awaited.begun if awaited.waiting[c].outcome is not None}
         for client in awaited.begun - answered:
@@ -255,7 +255,7 @@ class StreamClients(Clients):
         return answered | awaited.behind
 
     def _look(self, client: int, call: Call, deadline: float) -> tuple[Outcome | None, float]:
-        """Return the outcome of a client's call, None if in flight, and when to look again."""
+        """Return the outcome of a client's call, None if in flight, and when to check again."""
         now, outcome, lost_since = time.monotonic(), call.outcome, self.lines[client].lost_since
         if outcome is not None:
             return outcome, now
@@ -270,7 +270,7 @@ class StreamClients(Clients):
         return None, lost_since + self.reattach_timeout
 
     def _settle(self, client: int) -> float:
-        """Record a client's unawaited call if it is over; return when to look again."""
+        """Record a client's unawaited call if it is over; return when to check again."""
         unawaited = self._unawaited[client]
         outcome, until = self._look(client, unawaited.call, unawaited.deadline)
         if outcome is not None:

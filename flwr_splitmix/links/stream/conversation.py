@@ -47,7 +47,7 @@ class Conversation:
         return self._stands
 
     def wake(self) -> None:
-        """Make the stream's coroutines look at the line."""
+        """Make the stream's coroutines check the line."""
         self._in_loop(self._look)
 
     def cancel(self) -> None:

@@ -1,4 +1,4 @@
-"""The channel of whoever dials: a node, or a run that uses a third party's mixer."""
+"""The channel of the end that dials: a node, or a run that uses a third party's mixer."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Endpoint:
     insecure
         Whether to allow plaintext on addresses other than the loopback.
     names
-        What errors call these options.
+        Names of these options in errors.
 
     Raises
     ------
@@ -222,7 +222,7 @@ def _matches(host: str, name: str) -> bool:
 
 
 def why_not_bound(address: str) -> str:
-    """Return why an address cannot be bound, which gRPC does not say, and the remedy."""
+    """Return why an address cannot be bound, which gRPC does not report, and the remedy."""
     host, port = split_address(address, "address")
     family, every = (socket.AF_INET6, "[::]") if ":" in host else (socket.AF_INET, "0.0.0.0")
     try:

@@ -114,7 +114,7 @@ class Line:
                 return
             self._ending = Frame(kind, text=text)
             self._wake()
-            # A client that owes an answer or has not said hello would not read the frame.
+            # A client that owes an answer or has not sent its hello would not read the frame.
             stuck = self._in_flight or not self._said_hello
             connection = self._connection if stuck else None
         if connection is not None:

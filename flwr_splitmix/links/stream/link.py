@@ -159,7 +159,7 @@ class StreamLink(DialledLink):
     def round(
         self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
     ) -> Iterator[Clients]:
-        """Have the nodes connect; at the end tell them to finish and collect their replies."""
+        """Have the nodes connect; at the end ask them to finish and collect their replies."""
         grid = self.needed(grid)
         changes: Changes = queue.SimpleQueue()
         seats = [self._seat(message, changes) for message in messages]

@@ -40,7 +40,7 @@ def read_pair(
     certificate, key
         Their PEM files.
     names
-        What errors call them.
+        Their names in errors.
 
     Returns
     -------

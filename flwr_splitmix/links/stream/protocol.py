@@ -38,7 +38,7 @@ REPLY_HEADER = 64 << 10
 tensor; to decode nested values takes longer than tensors of many times their bytes."""
 
 PING_SECONDS = 10
-"""Seconds between two pings, by which either end notices that the other is gone."""
+"""Seconds between two pings, so that either end notices that the other is gone."""
 
 UNCONFIRMED_SECONDS, UNANSWERED_SECONDS = 15, 30
 """How long a connection stands whose other machine confirms no bytes, and one whose other process

@@ -72,15 +72,15 @@ UNREACHED = (
     "DNS resolution failed",
     MUTE,
 )
-"""What is said if nobody answered at an address: refused, dropped, or of an unknown name (gRPC has
-two forms of that), or if something else did."""
+"""Parts of gRPC's errors if nothing answered at an address: refused, dropped, or of an unknown name
+(gRPC has two forms of that), or if something else did."""
 
 UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "BAD_SIGNATURE")
-"""What it says if the server's certificate is not of an authority that this node trusts."""
+"""Parts of its errors if this node does not trust the authority of the server's certificate."""
 
 
 class _SilentError(Exception):
-    """The server keeps the connection, answers pings and says nothing."""
+    """The server keeps the connection, answers pings and sends nothing."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ class Session:
         ------
         LinkError
             If the server refuses this client, leaves it out of the round, cannot be reached within
-            the ticket's limits, says nothing for `SILENCE` seconds, or violates the protocol, or if
-            this node's own certificate is invalid; the message may be sent to the server.
+            the ticket's limits, sends nothing for `SILENCE` seconds, or violates the protocol; or
+            if this node's own certificate is invalid; the message may be sent to the server.
         """
         if self._identity is not None:
             self._pair = read_pair(self._identity.certificate, self._identity.key)
@@ -158,7 +158,7 @@ class Session:
             except _SilentError:
                 if self._attached:
                     raise LinkError(
-                        f"the ServerApp at {self._ticket.address} said nothing for "
+                        f"the ServerApp at {self._ticket.address} sent nothing for "
                         f"{SILENCE / 3600:g} h and kept the connection; its log may say why"
                     ) from None
                 reason = MUTE
@@ -183,7 +183,7 @@ class Session:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _hint(self, reason: str) -> str:
-        """Return what to look at, by why no connection came about; "" if nothing is known."""
+        """Return the remedy, by why no connection came about; "" if none is known."""
         hint = self._hint_at_ends(reason)
         if proxy := proxy_variable(tls=self._ticket.tls):
             hint += f". This node dials through its {proxy}, unless no_proxy names the server"
@@ -281,11 +281,11 @@ class Session:
         if call.number > self._number + 1:
             raise LinkError(f"the server sent call {call.number} after {self._number}")
         if len(self._replies) >= MAX_UNHEARD:
-            raise LinkError(f"the server made {MAX_UNHEARD} calls without a word on their replies")
+            raise LinkError(f"the server made {MAX_UNHEARD} calls without acknowledging a reply")
         stored = sum(len(piece) for reply in self._replies.values() for piece in reply)
         if stored > self._max_body:
             raise LinkError(
-                f"the server made calls without a word on replies of {stored} bytes; a node "
+                f"the server made calls without acknowledging replies of {stored} bytes; a node "
                 f"stores {self._max_body}, so a batch in parts must be smaller"
             )
         outcome = self._answer(call.text, arguments)

@@ -14,7 +14,7 @@ LOOK_SECONDS = 1.0
 class SilenceLimit:
     """Hangs up once a peer has been awaited for too long; a context manager.
 
-    Its thread looks once a second, so that a wait costs nothing.
+    Its thread checks once a second, so that a wait costs nothing.
 
     Parameters
     ----------

@@ -10,12 +10,12 @@ from flwr_splitmix.links.link import LinkError
 
 @dataclass(frozen=True)
 class OptionNames:
-    """What errors call an endpoint and its options.
+    """The names of an endpoint and its options in errors.
 
     Attributes
     ----------
     endpoint
-        What listens.
+        The program that listens.
     address, certificate, key, ca, client_ca
         Options with a value.
     example
@@ -68,7 +68,7 @@ def check_pair(
     names
         Of both.
     use
-        What they are for, if that may not be known.
+        Their purpose, if that may not be known.
 
     Raises
     ------

@@ -22,7 +22,7 @@ class TokenError(ValueError):
 
 @dataclass(frozen=True)
 class Admission:
-    """What a token grants, and to whom.
+    """The grant of a token, and its holder.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class TokenMint:
     seconds
         How long a token is valid.
     option
-        What sets `seconds`, for errors; "" if nothing does.
+        The option that sets `seconds`, for errors; "" if none does.
     clock
         Returns the time in seconds; it is read only here, so clocks of nodes need not agree.
     """

@@ -26,7 +26,7 @@ TOKENS = 2
 def check_heads(built: LanguageParts) -> None:
     """Refuse parts whose layers cannot be computed; those given are on the meta device.
 
-    transformers makes a model of any number of heads, also of key-value heads that do not divide
+    transformers makes a model of any number of heads, even of key-value heads that do not divide
     them, which a configuration may have by default. A copy of some layers computes shapes alone,
     without memory for weights; what fails otherwise than by a shape is no reason.
 

@@ -1,4 +1,4 @@
-"""A black image tried on a model, so that a size that it cannot compute is told before a run."""
+"""A black image tried on a model, so that a size that it cannot compute is found before a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_BACKBONE = "its patch_size counts pixels of its backbone's map: try patch_si
 
 @contextmanager
 def computing(request: Request, remedy: str = _OTHER_SIZE) -> Iterator[None]:
-    """Say of what timm raises in the block that a model does not compute images of a size.
+    """Turn timm's errors in the block into one that the model does not compute images of a size.
 
     Raises
     ------

@@ -34,7 +34,7 @@ def class_attention(family: type[nn.Module]) -> type[nn.Module] | None:
 
 
 class FirstOfPair(nn.Module):
-    """An embedding of timm that returns tokens and their grid, of which the tokens are wanted."""
+    """An embedding of timm that returns tokens and their grid; this keeps the tokens."""
 
     def __init__(self, embed: nn.Module) -> None:
         super().__init__()

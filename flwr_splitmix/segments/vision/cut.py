@@ -53,10 +53,10 @@ def split_vision_model(
         The last part of the lower segment; None or "" for the family's default:
 
         - ViT, EVA, BEiT: "embedding" (default), the patch projection with the patches' position
-          embeddings; the class token belongs to the upper segment. "blocks.i": also the class
+          embeddings; the class token belongs to the upper segment. "blocks.i": with the class
           token and blocks 0 to i.
         - CaiT, XCiT: likewise, but the class token belongs to the upper segment at every cut.
-        - PiT: "embedding" (default); "transformers.i": also the class token and stages 0 to i.
+        - PiT: "embedding" (default); "transformers.i": with the class token and stages 0 to i.
         - VGG: "features.i", layers 0 to i; by default two convolutions and one pooling.
         - Other CNNs, Swin and the like: "stem", or a stage: "layer1" to "layer4" of a ResNet, "s1"
           to "s4" of a RegNet, "blocks.i" of an EfficientNet or MobileNet, "layers.i" of a Swin,
@@ -77,7 +77,7 @@ def split_vision_model(
     positions
         The segment that adds the position embeddings of a transformer's patches. "upper": by slot,
         to whichever patch is in it, for methods that shuffle patches; only for the cut
-        "embedding". A CNN has none, though its zero padding tells the borders of a map. Nor has a
+        "embedding". A CNN has none, though its zero padding shows the borders of a map. Nor has a
         Swin, NesT, MLP-Mixer, LeViT or another model whose layers know the slots instead: for them
         "upper" is allowed only below such layers, often only for the cut "stem".
     cell

@@ -54,7 +54,7 @@ class Layout:
     slots
         Pattern of the names of weights whose stages know the slots of patches: they add position
         embeddings or biases, attend within windows, or mix over slots. Convolutions, poolings and
-        attention without positions do not, though zero padding tells the borders.
+        attention without positions do not, though zero padding shows the borders.
     """
 
     stem: tuple[str, ...]

@@ -8,7 +8,7 @@ from flwr_splitmix.segments.vision.feature_maps import open_cnn
 from flwr_splitmix.segments.vision.split_model import Cuttable, Request, Stage
 
 MIN_SIZE = 16
-"""Image side in pixels of which two convolutions and two poolings leave one pixel."""
+"""Image side in pixels that two convolutions and two poolings reduce to one pixel."""
 
 
 def open_lenet5(request: Request) -> Cuttable:

@@ -98,7 +98,7 @@ class _PassedWithGrid(nn.Module):
 
 
 class _Tokens(nn.Module):
-    """Keeps the tokens of an embedding that returns also the size of their grid."""
+    """Keeps the tokens of an embedding that also returns the size of their grid."""
 
     def forward(self, embedded: tuple[Tensor, Any]) -> Tensor:
         return embedded[0]

@@ -15,7 +15,7 @@ FULL_SIZE = 224
 """Image side in pixels from which the last map fills the 7 x 7 kernel of VGG's classifier."""
 
 MIN_SIZE = 32
-"""Image side in pixels of which five poolings leave one pixel."""
+"""Image side in pixels that five poolings reduce to one pixel."""
 
 
 def open_vgg(request: Request) -> Cuttable:

@@ -142,7 +142,7 @@ def test_a_node_stores_only_so_many_replies() -> None:
     session = a_session()
     for number in range(1, MAX_UNHEARD + 1):
         session._reply_to(a_call(number))
-    with pytest.raises(LinkError, match="made 256 calls without a word on their replies"):
+    with pytest.raises(LinkError, match="made 256 calls without acknowledging a reply"):
         session._reply_to(a_call(MAX_UNHEARD + 1))
 
 

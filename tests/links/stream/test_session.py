@@ -227,7 +227,7 @@ def test_a_server_that_falls_silent(
         handler.over.wait()
 
     handler.says = says
-    with pytest.raises(LinkError, match=r"said nothing for 0\.0005 h and kept the connection"):
+    with pytest.raises(LinkError, match=r"sent nothing for 0\.0005 h and kept the connection"):
         attach(address, timeout=30)
     assert handler.streams == 1
 

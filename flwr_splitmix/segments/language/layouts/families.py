@@ -157,7 +157,7 @@ def _listed_layout(model_type: str) -> Layout | None:
 
 
 def _why_not(config: Any, task: Task) -> str | None:
-    """Return why no model of a configuration can be cut, as far as that says; else None."""
+    """Return why no model of a configuration can be cut, as far as it shows; else None."""
     listed_layout = _listed_layout(config.model_type)
     if getattr(config, "is_encoder_decoder", False):
         return "each layer of its decoder reads what its encoder returns, so no cut has two sides"
