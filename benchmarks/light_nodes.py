@@ -25,7 +25,7 @@ from flwr_splitmix.links.stream.protocol import (
     keepalive,
     message_settings,
 )
-from flwr_splitmix.links.stream.session import FIRST_PAUSE, LONGEST_PAUSE, RETRIED
+from flwr_splitmix.links.stream.session import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, RETRIED_CODES
 from flwr_splitmix.links.ticket import Ticket
 
 DESCRIPTION = {"num-examples": 1, "state-round": 0}
@@ -53,7 +53,7 @@ async def serve(ticket: Ticket, node: int, reply: Mapping[str, Any]) -> None:
         (NODE_KEY, str(node)),
         (PROTOCOL_KEY, str(PROTOCOL)),
     )
-    pause = FIRST_PAUSE
+    pause = FIRST_PAUSE_SECONDS
     while True:
         async with grpc.aio.secure_channel(ticket.address, credentials, options=OPTIONS) as channel:
             stream = channel.stream_stream(METHOD)(metadata=metadata)
@@ -62,10 +62,10 @@ async def serve(ticket: Ticket, node: int, reply: Mapping[str, Any]) -> None:
                 # Each frame of this benchmark fits in one message.
                 decode(await stream.read())
             except grpc.RpcError as error:
-                if error.code() not in RETRIED:
+                if error.code() not in RETRIED_CODES:
                     raise
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                pause = min(2 * pause, MAX_PAUSE_SECONDS)
                 continue
             while (frame := decode(await stream.read())).kind == "call":
                 await stream.write(encode(Frame("reply", frame.number, payload=reply)))

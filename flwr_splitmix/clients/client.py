@@ -102,12 +102,12 @@ class Order:
                 "the server's ticket has earlier attempts that are not numbers of batches"
             )
 
-    def unheld(self, held: int = 0) -> tuple[list[int], bool]:
-        """Return what earlier attempts may have sent that a ledger does not hold.
+    def unheld(self, held_count: int = 0) -> tuple[list[int], bool]:
+        """Return the earlier attempts that a ledger does not hold.
 
         Parameters
         ----------
-        held
+        held_count
             How many of the attempts it holds; which ones is not known, so the shortest.
 
         Returns
@@ -115,7 +115,7 @@ class Order:
         The lengths of the others, in batches, and whether there are some of unknown length.
         """
         unknown = max(self.attempt - len(self.earlier), 0)
-        others = max(len(self.earlier) + unknown - held, 0)
+        others = max(len(self.earlier) + unknown - held_count, 0)
         lengths = sorted(self.earlier, reverse=True)[: max(others - unknown, 0)]
         return lengths, min(others, unknown) > 0
 

@@ -8,21 +8,21 @@ from typing import Any, TypeVar, overload
 
 from flwr_splitmix.words import listed
 
-F = TypeVar("F", bound=Callable[..., Any])
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 _EXCHANGE = "_splitmix_exchange"
 _PLACE = "_splitmix_place"
 
 
 @overload
-def exchange(method: F) -> F: ...
+def exchange(method: Method) -> Method: ...
 
 
 @overload
-def exchange(*, place: Sequence[str]) -> Callable[[F], F]: ...
+def exchange(*, place: Sequence[str]) -> Callable[[Method], Method]: ...
 
 
-def exchange(method: F | None = None, *, place: Sequence[str] | None = None) -> Any:
+def exchange(method: Method | None = None, *, place: Sequence[str] | None = None) -> Any:
     """Mark a client method as one that the server may call over a link.
 
     Its arguments and its reply are tensors and plain values (numbers, strings, None, lists and
@@ -47,7 +47,7 @@ def exchange(method: F | None = None, *, place: Sequence[str] | None = None) -> 
     if method is not None and not callable(method):
         raise TypeError(f"@exchange({method!r}) marks no method; write @exchange(place={method!r})")
 
-    def mark(function: F) -> F:
+    def mark(function: Method) -> Method:
         setattr(function, _EXCHANGE, True)
         if place is not None:
             if unknown := _refused(function, place):

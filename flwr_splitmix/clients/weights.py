@@ -13,7 +13,7 @@ from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.words import listed
 
 
-class Shaped(Protocol):
+class HasShape(Protocol):
     """A tensor, or an array of Flower's."""
 
     @property
@@ -48,7 +48,7 @@ def check_fits(expected: Mapping[str, Tensor], arrays: Mapping[str, Tensor], sub
         raise ClientError(f"{subject}: {wrong}")
 
 
-def differences(expected: Mapping[str, Shaped], arrays: Mapping[str, Shaped]) -> str:
+def differences(expected: Mapping[str, HasShape], arrays: Mapping[str, HasShape]) -> str:
     """Return, for a message, the names and shapes in which `arrays` ("it") differ; "" if none."""
     shapes = {name: tuple(t.shape) for name, t in expected.items()}
     array_shapes = {name: tuple(t.shape) for name, t in arrays.items()}

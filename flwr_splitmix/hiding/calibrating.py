@@ -15,7 +15,7 @@ from flwr_splitmix.hiding.correction import Correction
 from flwr_splitmix.hiding.hiding import Hiding
 from flwr_splitmix.storage import under
 
-RECENT = 20
+RECENT_STEPS = 20
 """Number of latest steps on public texts over which a round's metrics average errors."""
 
 
@@ -51,7 +51,7 @@ class Calibrating(Hiding):
         self.refine_every = refine_every
         self.calibrated = calibration_epochs == 0
         self._drawn = 0
-        self._errors: deque[tuple[float, float]] = deque(maxlen=RECENT)
+        self._errors: deque[tuple[float, float]] = deque(maxlen=RECENT_STEPS)
 
     @classmethod
     def calibrates(cls, options: Mapping[str, Any]) -> bool:
@@ -138,6 +138,6 @@ class Calibrating(Hiding):
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`, with the same options."""
         self._drawn, self.calibrated = int(meta["public-drawn"]), bool(meta["calibrated"])
-        self._errors = deque(map(tuple, meta["errors"]), RECENT)
+        self._errors = deque(map(tuple, meta["errors"]), RECENT_STEPS)
         if self.correction is not None:
             self.correction.restore(under(self.network, tensors), meta[self.network])

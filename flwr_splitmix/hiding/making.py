@@ -10,10 +10,10 @@ from typing import Any, get_args, get_type_hints
 
 from flwr_splitmix.hiding.hiding import Hiding
 
-GIVEN = frozenset({"public", "vocab_size", "special_ids", "causal"})
+GIVEN_ARGUMENTS = frozenset({"public", "vocab_size", "special_ids", "causal"})
 """Arguments given by data, task and tokenizer, which are not options of the method."""
 
-_GROUPED = "options"
+_OPTIONS_ARGUMENT = "options"
 """Argument with a dataclass, whose fields are the options."""
 
 
@@ -29,7 +29,9 @@ def make_hiding(kind: type[Hiding], sources: Mapping[str, Callable[[], Any]]) ->
     """
     arguments = _called(inspect.signature(kind).parameters, sources)
     if (grouped := _options_of(kind)) is not None:
-        arguments[_GROUPED] = grouped(**_called((f.name for f in fields(grouped)), sources))
+        arguments[_OPTIONS_ARGUMENT] = grouped(
+            **_called((f.name for f in fields(grouped)), sources)
+        )
     return kind(**arguments)
 
 
@@ -40,9 +42,9 @@ def sources_of(options: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
 
 def hiding_options(kind: type[Hiding]) -> set[str]:
     """Return the names of a hiding's own options, with the fields of a dataclass `options`."""
-    names = set(inspect.signature(kind).parameters) - GIVEN
+    names = set(inspect.signature(kind).parameters) - GIVEN_ARGUMENTS
     if (grouped := _options_of(kind)) is not None:
-        names = (names - {_GROUPED}) | {field.name for field in fields(grouped)}
+        names = (names - {_OPTIONS_ARGUMENT}) | {field.name for field in fields(grouped)}
     return names
 
 
@@ -54,9 +56,9 @@ def needs_public(kind: type[Hiding]) -> bool:
 
 def _options_of(kind: type[Hiding]) -> Any:
     """Return the dataclass of a constructor's argument `options`; None without that argument."""
-    if _GROUPED not in inspect.signature(kind).parameters:
+    if _OPTIONS_ARGUMENT not in inspect.signature(kind).parameters:
         return None
-    hint = get_type_hints(kind.__init__)[_GROUPED]
+    hint = get_type_hints(kind.__init__)[_OPTIONS_ARGUMENT]
     (grouped,) = (each for each in (hint, *get_args(hint)) if is_dataclass(each))
     return grouped
 

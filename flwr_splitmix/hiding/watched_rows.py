@@ -17,7 +17,7 @@ from flwr_splitmix.hiding.unfit import REMEDY, UnfitError
 from flwr_splitmix.scoring.texts import checked_tail
 from flwr_splitmix.words import counted
 
-_FEW = (2, 3)
+_TRIAL_SIZES = (2, 3)
 """Numbers of examples in the two passes of a trial: no dimension of an input is equal to both."""
 
 _OF_A_HOOK = "BackwardHookFunction"
@@ -114,7 +114,7 @@ def try_gradients(ends: nn.ModuleDict, inputs: Tensor, mask: Tensor, *, single: 
     ends.train()
     watched = WatchedRows(ends)
     try:
-        for size in (1,) if single else _FEW:
+        for size in (1,) if single else _TRIAL_SIZES:
             watched.gradients.forget()
             watched.size = size
             rows = torch.arange(size, device=inputs.device) % len(inputs)

@@ -12,7 +12,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from flwr_splitmix.links.directory import Directory
-from flwr_splitmix.links.in_run import RunLink, needed
+from flwr_splitmix.links.in_run import RunLink, require_grid
 from flwr_splitmix.links.link import Clients, Link, LinkError, Observe
 from flwr_splitmix.links.ray.link import RayLink
 from flwr_splitmix.links.simulated import ray_runs_here
@@ -111,7 +111,7 @@ class AutoLink(Link):
 
     def open(self, grid: Grid | None) -> None:
         """Check that there is a grid; the link is chosen in `directory`."""
-        needed(grid, NAME)
+        require_grid(grid, NAME)
 
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
         """Return the available nodes; the first call chooses and opens the link.
@@ -122,7 +122,7 @@ class AutoLink(Link):
             If fewer than `min_nodes` answer in time, or the link cannot be opened.
         """
         if self._chosen is None:
-            grid = needed(grid, NAME)
+            grid = require_grid(grid, NAME)
             simulated = in_simulation(grid, self._nodes, min_nodes, self._attach_timeout)
             self._chosen = self._makers[simulated]()
             self._chosen.run_of_strategy = self.run_of_strategy

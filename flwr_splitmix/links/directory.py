@@ -129,11 +129,11 @@ class Directory:
         """Return how many seconds after `began` no further nodes are waited for."""
         if self._are_virtual(nodes):
             # A simulation's nodes never grow in number; they are there from its beginning.
-            return min(timeout, _VIRTUAL)
+            return min(timeout, _VIRTUAL_WAIT_SECONDS)
         refuse = refusals.of(nodes)
         if refuse and nodes <= {*connected, *refuse} and ray_runs_here():
             # A failure in a simulation will not succeed later.
-            return min(timeout, refusals.since - began + _VIRTUAL)
+            return min(timeout, refusals.since - began + _VIRTUAL_WAIT_SECONDS)
         return timeout
 
     def _raise_too_few(
@@ -144,7 +144,7 @@ class Directory:
         )
         if not answered and not why:
             warn_of_ray(limit)
-        remedy = _MORE_VIRTUAL.format(min_nodes) if self._are_virtual(nodes) else _LONGER
+        remedy = _MORE_VIRTUAL.format(min_nodes) if self._are_virtual(nodes) else _WAIT_LONGER
         how = " without an error" if refusals.of(nodes) else ""
         raise LinkError(
             f"{counted(answered, 'node')} answered{how} within {round(limit, 1):g} s, "
@@ -200,7 +200,9 @@ class Directory:
                 problem = "a node did not say its partition-id: is its app a SplitClientApp?"
                 refusals.add(node, problem)
             elif not 0 <= client <= MAX_COUNT:
-                self.leave_out(node, f"{_OWN} {client}; it must be from 0 to {MAX_COUNT}")
+                self.leave_out(
+                    node, f"{_REPORTED_INDEX} {client}; it must be from 0 to {MAX_COUNT}"
+                )
             else:
                 answers[node] = client
                 refusals.remove(node)
@@ -244,25 +246,27 @@ class Directory:
         count = Counter(claims.values())
         for node, client in claims.items():
             if client in holders:
-                self._name(node, f"{_OWN} {client}, which node {holders[client]} has; {_REMEDY}")
+                self._name(
+                    node, f"{_REPORTED_INDEX} {client}, which node {holders[client]} has; {_REMEDY}"
+                )
             elif count[client] > 1:
                 other = min(n for n, c in claims.items() if c == client and n != node)
-                self._name(node, f"{_OWN} {client} as node {other} does; {_REMEDY}")
+                self._name(node, f"{_REPORTED_INDEX} {client} as node {other} does; {_REMEDY}")
             else:
                 self._clients[node] = self._claims.pop(node)
                 self._left_out.pop(node, None)
 
 
-_VIRTUAL = 5.0
+_VIRTUAL_WAIT_SECONDS = 5.0
 """Seconds to wait for further nodes of a simulation, or for those of it that fail."""
 
 _MORE_VIRTUAL = "; give the simulation more: flwr run ... --federation-config 'num-supernodes={}'"
 
-_LONGER = (
+_WAIT_LONGER = (
     "; for nodes that come later raise attach-timeout (in Python strategy.start's attach_timeout)"
 )
 
-_OWN = "it says partition-id"
+_REPORTED_INDEX = "it says partition-id"
 _REMEDY = "each SuperNode needs its own in --node-config"
 
 

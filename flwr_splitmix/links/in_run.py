@@ -30,7 +30,7 @@ class RunLink(Link):
 
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
         """Return client index -> node id; each node is asked once for its partition-id."""
-        return self.nodes.update(self.needed(grid), min_nodes, self.attach_timeout)
+        return self.nodes.update(self.required_grid(grid), min_nodes, self.attach_timeout)
 
     @property
     def virtual_nodes(self) -> int | None:
@@ -42,7 +42,7 @@ class RunLink(Link):
         """By client index, the number of parts of the data that its node reports."""
         return self.nodes.partitions
 
-    def needed(self, grid: Grid | None) -> Grid:
+    def required_grid(self, grid: Grid | None) -> Grid:
         """Return the run's grid.
 
         Raises
@@ -50,10 +50,10 @@ class RunLink(Link):
         LinkError
             If there is none.
         """
-        return needed(grid, type(self).__name__)
+        return require_grid(grid, type(self).__name__)
 
 
-def needed(grid: Grid | None, name: str) -> Grid:
+def require_grid(grid: Grid | None, name: str) -> Grid:
     """Return the grid of a run; raise LinkError with the link's name if there is none."""
     if grid is None:
         raise LinkError(f"{name} works inside a Flower run only; use strategy.fit(clients, ...)")

@@ -16,13 +16,13 @@ from flwr_splitmix.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 
-_TRACEBACK = 100_000
+_MAX_TRACEBACK_CHARACTERS = 100_000
 """Characters at the end of a traceback that are searched for its last line."""
 
 _WRAPPED = re.compile(r"Exception ClientAppException occurred\. Message: (.*?)'?>?$", re.DOTALL)
 """How a simulation's engine words an exception; it does not name the type."""
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.2
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.2
 
 
 class Mail:
@@ -100,15 +100,15 @@ def wait_for(mail: Mail, timeout: float) -> None:
     Flower's own `send_and_receive` polls every 0.1 to 3 s, this function every 0.02 to 0.2 s.
     """
     deadline = time.monotonic() + timeout
-    pause = FIRST_PAUSE
+    pause = FIRST_PAUSE_SECONDS
     while not mail.complete:
         if mail.poll():
-            pause = FIRST_PAUSE
+            pause = FIRST_PAUSE_SECONDS
         elif time.monotonic() > deadline:
             break
         elif not mail.complete:
             time.sleep(pause)
-            pause = min(pause * 1.3, LONGEST_PAUSE)
+            pause = min(pause * 1.3, MAX_PAUSE_SECONDS)
 
 
 class Online:
@@ -153,6 +153,6 @@ def release_record(reply: Message) -> None:
 
 def error_sentence(reply: Message) -> str:
     """Return the last line of an error reply: the exception, without the traceback."""
-    text = (reply.error.reason or "").rstrip()[-_TRACEBACK:] or "no reason given"
+    text = (reply.error.reason or "").rstrip()[-_MAX_TRACEBACK_CHARACTERS:] or "no reason given"
     wrapped = _WRAPPED.search(text)
     return one_line(f"its ClientApp failed: {wrapped[1]}" if wrapped else text.splitlines()[-1])

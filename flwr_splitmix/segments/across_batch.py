@@ -25,7 +25,7 @@ log = logging.getLogger("flwr.splitmix")
 _UNNAMED = "a layer across the batch"
 """How messages describe a segment whose outputs show it, while its layers' names do not."""
 
-FEW = 4
+MIN_EXAMPLES = 4
 """Fewest examples in a trial; those of a smaller batch are repeated."""
 
 
@@ -81,13 +81,13 @@ def mixes_examples(
     or fails with random weights, or if its outputs or buffers differ from call to call although the
     generators are seeded.
     """
-    rows = torch.arange(max(len(inputs), FEW), device=inputs.device) % len(inputs)
+    rows = torch.arange(max(len(inputs), MIN_EXAMPLES), device=inputs.device) % len(inputs)
     batch, others = inputs[rows], tuple(each[rows] for each in others)
     why = ""
     for make in widened_copies(segment, batch):
         try:
             copied, examples = make()
-            answer, why = _tried(copied.train(), examples, others, renewed)
+            answer, why = _try_examples(copied.train(), examples, others, renewed)
         except Exception as error:  # what cannot be copied, or has weights that cannot be replaced
             why = str(error)
             continue
@@ -124,7 +124,7 @@ def mixing_layers(
     )
 
 
-def _tried(
+def _try_examples(
     segment: nn.Module, inputs: Tensor, others: Sequence[Tensor], renewed: bool
 ) -> tuple[str | None, str]:
     """Try a segment, whose weights are then lost; return the answer, or None and the reason."""

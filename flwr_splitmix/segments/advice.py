@@ -17,8 +17,8 @@ BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 FLOPS = {"flops": 1.0, "mflops": 1e6, "gflops": 1e9, "tflops": 1e12}
 
-_PROBE = 32 * 2**20  # bytes sent over the loopback; takes some hundredths of a second
-_TURNS = 50
+_PROBE_BYTES = 32 * 2**20  # bytes sent over the loopback; takes some hundredths of a second
+_ROUND_TRIPS = 50
 _MIN_SECONDS = 0.15
 
 
@@ -133,17 +133,17 @@ def predict(
     )
 
 
-def setting_here(flops: float, **given: float) -> Setting:
+def setting_here(flops: float, **known_values: float) -> Setting:
     """Return the setting of this machine: its loopback's network, and `flops` for both sides.
 
     Parameters
     ----------
-    **given
+    **known_values
         Values of `Setting`'s fields that are known; they replace measured ones and `flops`.
     """
-    unknown = {"uplink", "downlink", "rtt"} - given.keys()
+    unknown = {"uplink", "downlink", "rtt"} - known_values.keys()
     speed, rtt = measure_loopback() if unknown else (0.0, 0.0)
-    return replace(Setting(speed, speed, rtt, flops, flops), **given)
+    return replace(Setting(speed, speed, rtt, flops, flops), **known_values)
 
 
 def measure_flops(module: nn.Module, inputs: Tensor, training_macs: float) -> float:
@@ -182,20 +182,20 @@ def measure_loopback() -> tuple[float, float]:
         with socket.create_connection(server.getsockname()[:2]) as line:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             began = time.perf_counter()
-            for _ in range(_TURNS):
+            for _ in range(_ROUND_TRIPS):
                 line.sendall(b"?")
                 line.recv(1)
-            rtt = (time.perf_counter() - began) / _TURNS
+            rtt = (time.perf_counter() - began) / _ROUND_TRIPS
             block = bytes(2**20)
             began = time.perf_counter()
-            for _ in range(_PROBE // len(block)):
+            for _ in range(_PROBE_BYTES // len(block)):
                 line.sendall(block)
             line.shutdown(socket.SHUT_WR)
             while line.recv(1):
                 pass
             seconds = time.perf_counter() - began
         echo.join()
-    return 8 * _PROBE / seconds, rtt
+    return 8 * _PROBE_BYTES / seconds, rtt
 
 
 def _answer(server: socket.socket) -> None:
@@ -203,7 +203,7 @@ def _answer(server: socket.socket) -> None:
     line, _ = server.accept()
     with line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(_TURNS):
+        for _ in range(_ROUND_TRIPS):
             line.recv(1)
             line.sendall(b"!")
         while line.recv(2**20):

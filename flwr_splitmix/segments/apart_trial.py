@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from flwr_splitmix.segments.state_digest import state_digest
 
 
-class Look(Protocol):
+class BatchTrial(Protocol):
     """One trial; its parameters, and what it returns, are as of `mixes_examples`."""
 
     def __call__(self, *, renewed: bool, warns: bool) -> str | None:
@@ -30,19 +30,19 @@ class ApartTrial:
         self._answer: str | None = None
         self._apart = self._warned = False
 
-    def find(self, look: Look, module: nn.Module, *inputs: Tensor) -> str | None:
+    def find(self, trial: BatchTrial, module: nn.Module, *inputs: Tensor) -> str | None:
         """Return what a trial finds, or what the last one found of the same module and inputs.
 
         Parameters
         ----------
-        look
+        trial
             Makes the trial.
         module, inputs
             All that it depends on.
         """
         state = state_digest(module, *inputs)
         if state is None or state != self._state:
-            self._answer = look(renewed=not self._apart, warns=not self._warned)
+            self._answer = trial(renewed=not self._apart, warns=not self._warned)
             self._state = state
             self._apart = self._answer == ""
             self._warned |= self._answer is None

@@ -13,16 +13,16 @@ from flwr_splitmix.segments.trials import draw_like, renew, widened_copies
 
 log = logging.getLogger("flwr.splitmix")
 
-_PLACES = 48
+_CHANGED_NUMBERS = 48
 """Numbers of an input that are changed, one at a time, in evaluation mode."""
 
 _IN_TRAINING = 8
 """Those of them that are also changed in training mode."""
 
-_TOGETHER = 8
+_INPUTS_PER_PASS = 8
 """Changed inputs in a forward pass."""
 
-_ROUNDING = 10
+_MIN_CHANGE = 10
 """Smallest change of a token that counts, in units of the dtype's precision."""
 
 
@@ -71,7 +71,7 @@ def spreading_tokens(segment: nn.Module, inputs: Tensor) -> int | None:
 @torch.no_grad()
 def _spread(segment: nn.Module, one: Tensor, other: Tensor) -> int:
     """Return how many tokens change together with another when a number of an input is replaced."""
-    changed = torch.cat([*_changed(segment.eval(), one, other, _PLACES, _TOGETHER)])
+    changed = torch.cat([*_changed(segment.eval(), one, other, _CHANGED_NUMBERS, _INPUTS_PER_PASS)])
     if not changed.any():
         raise ValueError("no number of its input changes its output")
     # Statistics of a batch are those of one changed input alone.
@@ -108,5 +108,5 @@ def _changed(
         after = call(batch)
         if not (before.isfinite().all() and after.isfinite().all()):
             raise ValueError("its outputs are NaN or infinite")
-        least = _ROUNDING * torch.finfo(before.dtype).eps * before.abs().amax()
+        least = _MIN_CHANGE * torch.finfo(before.dtype).eps * before.abs().amax()
         yield ((after - before).abs() > least).flatten(2).any(2)

@@ -14,7 +14,7 @@ _NUMPY = (np.ndarray, np.generic)
 """Types whose copies have all that is pickled, though they make these themselves."""
 
 
-class _Hashed:
+class _DigestFile:
     """A file that keeps a digest of the bytes written to it."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ def state_digest(module: nn.Module, *tensors: Tensor) -> bytes | None:
     -------
     16 bytes; None if the module, or one of the tensors, cannot be written in this way.
     """
-    file = _Hashed()
+    file = _DigestFile()
     try:
         _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump((module, tensors))
     except Exception:  # whatever a class of somebody else's raises

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import UShapeClient
-from flwr_splitmix.clients.ushape.frozen_weights import ALIKE, sketch
+from flwr_splitmix.clients.ushape.frozen_weights import MAX_SKETCH_DIFFERENCE, sketch
 from flwr_splitmix.testing.laws import TextToy
 from tests.clients.ushape import ORDER
 
@@ -26,13 +26,16 @@ def test_weights_of_other_seeds_have_other_numbers() -> None:
     numbers = sorted(sketch(weights(seed)) or 0.0 for seed in range(20))
     apart = [high - low for low, high in pairwise(numbers)]
     assert len(numbers) == 20
-    assert all(each > ALIKE for each in apart)
+    assert all(each > MAX_SKETCH_DIFFERENCE for each in apart)
 
 
 @pytest.mark.parametrize("name", ["embedding", "linear", "bias"])
 def test_one_tensor_that_differs_is_seen_beside_larger_ones(name: str) -> None:
     one, other = weights(0), weights(1)
-    assert abs((sketch(one) or 0.0) - (sketch(one | {name: other[name]}) or 0.0)) > ALIKE
+    assert (
+        abs((sketch(one) or 0.0) - (sketch(one | {name: other[name]}) or 0.0))
+        > MAX_SKETCH_DIFFERENCE
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ def test_what_another_processor_rounds_otherwise_is_alike(
     for seed in range(20):
         originals = weights(seed)
         near = sketch({name: change(weight) for name, weight in originals.items()})
-        assert abs((sketch(originals) or 0.0) - (near or 0.0)) <= ALIKE
+        assert abs((sketch(originals) or 0.0) - (near or 0.0)) <= MAX_SKETCH_DIFFERENCE
 
 
 def test_it_tells_no_more_than_a_few_digits() -> None:
@@ -70,13 +73,13 @@ def test_without_weights_or_with_infinite_ones_there_is_none() -> None:
 def test_the_end_of_a_long_weight_counts_too() -> None:
     one = torch.randn(5000, generator=torch.Generator().manual_seed(0))
     other = torch.cat([one[:4500], -one[4500:]])
-    assert abs((sketch({"w": one}) or 0.0) - (sketch({"w": other}) or 0.0)) > ALIKE
+    assert abs((sketch({"w": one}) or 0.0) - (sketch({"w": other}) or 0.0)) > MAX_SKETCH_DIFFERENCE
 
 
 def test_huge_weights_have_a_number_and_what_is_not_there_has_none() -> None:
     originals = weights(0)
     huge = {name: weight * 1e37 for name, weight in originals.items()}
-    assert sketch(huge) == pytest.approx(sketch(originals), abs=ALIKE)
+    assert sketch(huge) == pytest.approx(sketch(originals), abs=MAX_SKETCH_DIFFERENCE)
     lazy = nn.LazyLinear(3).weight
     absent = {"lazy": lazy, "meta": torch.ones(2, device="meta"), "complex": torch.ones(2) * 1j}
     assert sketch(absent) is None

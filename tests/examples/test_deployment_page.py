@@ -22,7 +22,7 @@ from flwr_splitmix.links.stream.protocol import (
     UNANSWERED_SECONDS,
     UNCONFIRMED_SECONDS,
 )
-from flwr_splitmix.links.stream.session import SILENCE
+from flwr_splitmix.links.stream.session import MAX_SILENCE_SECONDS
 from flwr_splitmix.observers import metrics
 
 ROOT = Path(__file__).parents[2]
@@ -126,7 +126,7 @@ def test_seconds_megabytes_and_days_are_the_codes_own() -> None:
         f"be answered within {UNANSWERED_SECONDS} s",
         f"knows after {PING_SECONDS + UNCONFIRMED_SECONDS} s that",
         f"20 s start when that ends, at the latest {NOTICE_SECONDS} s after the break",
-        f"keeps its nodes for {SILENCE / 3600:g} hours",
+        f"keeps its nodes for {MAX_SILENCE_SECONDS / 3600:g} hours",
         f"`attach-timeout` ({in_app()['attach-timeout']:g} s)",
         f"`step-timeout` ({in_app()['step-timeout']:g} s)",
         f"up to {CONTEXT_BYTES // 10**6} MB,",

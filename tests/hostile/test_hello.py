@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from flwr_splitmix.links.stream.absence import WHY
+from flwr_splitmix.links.stream.absence import POSSIBLE_REASONS
 from flwr_splitmix.links.ticket import Ticket
 from tests.hostile.served import ROOT, Served, served
 from tests.links.stream.peers import Raw, good
@@ -103,7 +103,7 @@ def seconds_to_decompress_it() -> float:
 
 
 GZIP = "UNIMPLEMENTED Compression algorithm 'gzip' is disabled"
-LATE = f"did not attach within 30 s (attach-timeout); {WHY}"
+LATE = f"did not attach within 30 s (attach-timeout); {POSSIBLE_REASONS}"
 TOO_LONG = (
     "sent bytes that are not a frame: a frame's body has 1073740776 bytes, at most 65536 are "
     "allowed"

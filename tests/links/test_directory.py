@@ -77,7 +77,7 @@ def test_nodes_that_wait_for_ray_are_told_of_before_flower_can(
 def test_a_simulation_with_too_few_nodes_does_not_wait_for_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(directories, "_VIRTUAL", 0.1)
+    monkeypatch.setattr(directories, "_VIRTUAL_WAIT_SECONDS", 0.1)
     with pytest.raises(LinkError, match=r"1 node answered within 0\.1 s, .*'num-supernodes=2'"):
         Directory().update(FakeGrid(virtual, 1).grid, 2, 60)
 
@@ -102,7 +102,7 @@ def test_a_simulation_whose_nodes_all_fail_ends_soon_with_a_remedy(
     reason: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asked twice a second for two minutes, each would leave a traceback in the log each time."""
-    monkeypatch.setattr(directories, "_VIRTUAL", 2.0)
+    monkeypatch.setattr(directories, "_VIRTUAL_WAIT_SECONDS", 2.0)
     monkeypatch.setattr(directories, "ray_runs_here", lambda: True)
     grid, began = FakeGrid(refuses(reason), 2), time.monotonic()
     message = rf"0 nodes answered without an error within \S+ s, min-nodes is 2: .*{remedy}$"

@@ -18,7 +18,7 @@ from flwr_splitmix.segments.trials import agree
 MIXING = "its data set's method batch(indices), which mixes examples"
 """How messages name a data set that mixes examples."""
 
-_ROWS, _OTHERS = 4, 6
+_MAX_ROWS, _MAX_REPLACEMENTS = 4, 6
 """Most examples of a batch in a trial, and most that are put into a place of it."""
 
 
@@ -78,16 +78,16 @@ def mixing_batch(data: ExampleSet, size: int) -> tuple[str, str]:
         return "", ""
     if getattr(data, "across_batch", None) is False:
         return "", ""
-    count = min(size, number, _ROWS)
+    count = min(size, number, _MAX_ROWS)
     # With a gap after each, so that another one leaves the order of the indices as it is.
     rows = np.arange(count) * (2 if number >= 2 * count else 1)
     try:
-        return _tried(data, rows)  # type: ignore[arg-type]
+        return _try_batches(data, rows)  # type: ignore[arg-type]
     except Exception as error:  # its text may quote the data
         return "", f"it fails with a {type(error).__name__}"
 
 
-def _tried(data: ExampleSet, rows: np.ndarray) -> tuple[str, str]:
+def _try_batches(data: ExampleSet, rows: np.ndarray) -> tuple[str, str]:
     before, drawn = _drawn_batch(data, rows)
     if not _alike(before, _drawn_batch(data, rows)[0]):
         return "", "it draws random numbers that are not seeded, or counts its calls"
@@ -114,7 +114,7 @@ def _replaced(
 ) -> Iterator[tuple[Example, tuple[float, ...]]]:
     """Yield batches with another example at `place`, if possible one that the batch lacks."""
     number = len(data)  # type: ignore[arg-type]
-    candidates = (rows[place] + 1 + np.arange(min(_OTHERS, number - 1))) % number
+    candidates = (rows[place] + 1 + np.arange(min(_MAX_REPLACEMENTS, number - 1))) % number
     fresh = candidates[~np.isin(candidates, rows)]
     for candidate in fresh if len(fresh) else candidates:
         replaced = rows.copy()

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from flwr_splitmix.seeding import frozen_generator
 
-ALIKE = 0.001
+MAX_SKETCH_DIFFERENCE = 0.001
 """Largest difference of sketches of the same weights.
 
 One seed may give other last bits on another processor, or with another torch.

@@ -18,24 +18,24 @@ from flwr_splitmix.hiding.mixguard.leak import measured_leak
 from flwr_splitmix.hiding.mixguard.mixtures import Mixtures
 from flwr_splitmix.hiding.mixguard.one_message import one_message
 from flwr_splitmix.hiding.mixguard.options import MixGuardOptions
-from flwr_splitmix.hiding.mixguard.padding import Padded, pad_together
+from flwr_splitmix.hiding.mixguard.padding import PaddedTexts, pad_together
 from flwr_splitmix.hiding.mixguard.perturbation import Perturbation, perturb
 from flwr_splitmix.hiding.mixguard.protocol import MixGuard
 from flwr_splitmix.hiding.mixguard.residual import ResidualKernel
 from flwr_splitmix.hiding.mixguard.sampler import SCALE, draw_secret
 from flwr_splitmix.hiding.mixguard.secret import Secret
-from flwr_splitmix.hiding.mixguard.tokens import Inserted, SecretTokens
+from flwr_splitmix.hiding.mixguard.tokens import InsertedTokens, SecretTokens
 
 __all__ = [
     "SCALE",
     "CalibratedTrunk",
     "Calibration",
     "Calibrator",
-    "Inserted",
+    "InsertedTokens",
     "MixGuard",
     "MixGuardOptions",
     "Mixtures",
-    "Padded",
+    "PaddedTexts",
     "Perturbation",
     "ResidualKernel",
     "Secret",

@@ -14,7 +14,7 @@ Filler = Callable[[Sequence[int]], Tensor]
 """Makes ids of a given shape, such as `SecretTokens.draw`."""
 
 
-class Padded(NamedTuple):
+class PaddedTexts(NamedTuple):
     """k batches of texts of one width T.
 
     Attributes
@@ -37,7 +37,7 @@ def pad_together(
     filler: int | Filler,
     pad_to: int | None = None,
     max_length: int = 512,
-) -> Padded:
+) -> PaddedTexts:
     """Pad k batches of texts on the right to a common width.
 
     Every place without a token of its own is filled, including a batch's existing padding.
@@ -92,4 +92,4 @@ def pad_together(
         stretch = padded[source, :, : text.shape[1]]
         padded[source, :, : text.shape[1]] = torch.where(mask != 0, text, stretch)
     union = padded_masks.amax(0) if pad_to is None else torch.ones_like(padded_masks[0])
-    return Padded(padded, padded_masks, union)
+    return PaddedTexts(padded, padded_masks, union)

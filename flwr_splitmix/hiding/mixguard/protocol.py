@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.data.examples import ExampleSet, check_map_style, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding.calibrating import RECENT, Calibrating
+from flwr_splitmix.hiding.calibrating import RECENT_STEPS, Calibrating
 from flwr_splitmix.hiding.exchanged import ClientSide, SentBatch
 from flwr_splitmix.hiding.mixguard.all_sources import balance_gradients
 from flwr_splitmix.hiding.mixguard.calibration import CalibratedTrunk, Calibration, Calibrator
@@ -27,7 +27,7 @@ from flwr_splitmix.hiding.mixguard.perturbation import perturb
 from flwr_splitmix.hiding.mixguard.residual import ResidualKernel
 from flwr_splitmix.hiding.mixguard.secret import Secret
 from flwr_splitmix.hiding.mixguard.supports import distinct_texts, divide
-from flwr_splitmix.hiding.mixguard.tokens import Inserted, SecretTokens
+from flwr_splitmix.hiding.mixguard.tokens import InsertedTokens, SecretTokens
 from flwr_splitmix.scoring.texts import check_labels, text_loss
 from flwr_splitmix.seeding import derive_seed, secret_uniform, seeded_draws
 from flwr_splitmix.storage import under
@@ -35,7 +35,7 @@ from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
 
-REDRAWS = 64
+MAX_REDRAWS = 64
 """Secrets tried for a batch before its leak counts as too large."""
 
 
@@ -123,7 +123,7 @@ class MixGuard(Calibrating):
         )
         self.calibration: Calibration | None = None
         self.kernel = ResidualKernel() if self.options.decoding == "residual" else None
-        self._leaks: deque[float] = deque(maxlen=RECENT)
+        self._leaks: deque[float] = deque(maxlen=RECENT_STEPS)
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
@@ -190,17 +190,17 @@ class MixGuard(Calibrating):
     def _mix(self, secret: Secret, hidden: Tensor, supports: Tensor) -> tuple[Secret, Tensor]:
         """Mix with the secret, or with a redrawn one whose measured leak is within `max_leak`."""
         bound = self.options.max_leak
-        for _ in range(REDRAWS):
+        for _ in range(MAX_REDRAWS):
             messages = secret.encode(secret.arrange(hidden, supports))
             if bound is None or float(measured_leak(messages, hidden).mean()) <= bound:
                 return secret, messages
             secret = self.options.draw(secret.samples)
         raise ValueError(
-            f"max_leak is {bound}, but {REDRAWS} secrets in a row leaked more of a batch; allow a "
-            "larger max_leak, or give supports more weight (support_scale)"
+            f"max_leak is {bound}, but {MAX_REDRAWS} secrets in a row leaked more of a batch; "
+            "allow a larger max_leak, or give supports more weight (support_scale)"
         )
 
-    def _support(self, count: int) -> Inserted:
+    def _support(self, count: int) -> InsertedTokens:
         """Draw support texts in secret, and insert secret tokens into them too."""
         chosen: np.ndarray = (secret_uniform((count,)) * self._supports).long().numpy()
         batch = MaskedBatch.of(fetch(self.public, chosen), self.side.device)
@@ -338,7 +338,7 @@ class MixGuard(Calibrating):
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`, with the same options."""
         super().restore(tensors, meta)
-        self._leaks = deque(meta["leaks"], RECENT)
+        self._leaks = deque(meta["leaks"], RECENT_STEPS)
         if self.kernel is not None:
             self.kernel.restore(under("kernel", tensors))
 

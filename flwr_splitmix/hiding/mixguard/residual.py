@@ -19,7 +19,7 @@ MEMORY = 0.99
 RIDGE = 1e-3
 """Relative ridge on the kernel's diagonal, for what no kernel explains."""
 
-SWEEPS = 200
+MAX_SWEEPS = 200
 """Sweeps of coordinate descent for the kernel's coefficients."""
 
 
@@ -164,7 +164,7 @@ def _powers(cosines: Tensor) -> Tensor:
 def _nonnegative(normal: Tensor, moment: Tensor) -> Tensor:
     """Minimise `a^T N a / 2 - a^T b` over a >= 0 by coordinate descent."""
     weights = torch.zeros_like(moment)
-    for _ in range(SWEEPS):
+    for _ in range(MAX_SWEEPS):
         for n in range(len(weights)):
             step = (moment[n] - normal[n] @ weights) / normal[n, n].clamp(min=1e-12)
             weights[n] = (weights[n] + step).clamp(min=0)

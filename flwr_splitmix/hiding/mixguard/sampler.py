@@ -19,10 +19,10 @@ Sampler = Literal["skewed", "convex", "rotated"]
 SCALE = (0.5, 1.5)
 """Range of a source's total weight among the messages of one sign; the target has one more."""
 
-CANDIDATES = 64
+FIRST_DRAWS = 64
 """Secrets drawn at once, at first, if only some are within the bounds."""
 
-PATIENCE = 10
+MAX_FRUITLESS_DRAWS = 10
 """Draws in a row that may have no secret within the bounds before the next ones grow."""
 
 MAX_AT_ONCE = 4_096
@@ -127,7 +127,7 @@ def _within(count: int, draw: Callable[[int], Secret], bounds: dict[str, float])
     """Draw secrets until `count` of them are within the bounds."""
     accepted: list[Secret] = []
     missing, drawn, empty = count, 0, 0
-    size = max(CANDIDATES, 4 * count)
+    size = max(FIRST_DRAWS, 4 * count)
     most = MAX_DRAWS * size
     while drawn < most:
         candidates = draw(min(size, most - drawn))
@@ -136,10 +136,10 @@ def _within(count: int, draw: Callable[[int], Secret], bounds: dict[str, float])
         if len(chosen):
             accepted.append(candidates.of(chosen))
             missing -= len(chosen)
-            size, empty = max(CANDIDATES, 4 * missing), 0
+            size, empty = max(FIRST_DRAWS, 4 * missing), 0
         else:
             empty += 1
-            if empty > PATIENCE:
+            if empty > MAX_FRUITLESS_DRAWS:
                 size = max(size, min(2 * size, MAX_AT_ONCE))
         if not missing:
             return Secret.join(accepted)

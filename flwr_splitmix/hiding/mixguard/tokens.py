@@ -12,7 +12,7 @@ from flwr_splitmix.seeding import secret_uniform
 from flwr_splitmix.words import are, counted
 
 
-class Inserted(NamedTuple):
+class InsertedTokens(NamedTuple):
     """Texts with secret tokens, of width T' = T + count.
 
     Attributes
@@ -74,7 +74,7 @@ class SecretTokens:
         """Draw ids uniformly from the vocabulary without its special ones: int64, on the CPU."""
         return self._drawn_from[(secret_uniform(shape) * len(self._drawn_from)).long()]
 
-    def insert(self, ids: Tensor, mask: Tensor) -> Inserted:
+    def insert(self, ids: Tensor, mask: Tensor) -> InsertedTokens:
         """Insert secret tokens into each text.
 
         Parameters
@@ -112,7 +112,7 @@ class SecretTokens:
             return new.scatter_(1, positions.to(old.device), old)
 
         drawn = self.draw(secret.shape).to(ids.device, ids.dtype)
-        return Inserted(widened(drawn, ids), widened(1, mask), positions)
+        return InsertedTokens(widened(drawn, ids), widened(1, mask), positions)
 
     def remove(self, per_token: Tensor, positions: Tensor) -> Tensor:
         """Remove secret tokens from a per-token tensor.

@@ -19,7 +19,7 @@ from flwr_splitmix.hiding.snd.noise import clip_to, largest_norm, metric_noise
 from flwr_splitmix.seeding import derive_seed, seeded_draws
 from flwr_splitmix.values import real_number, whole_number
 
-WIDEST = 256
+MAX_DEFAULT_WIDTH = 256
 """Largest default width of the denoiser's blocks."""
 
 
@@ -146,7 +146,7 @@ class SnD(Calibrating):
         super().attach(side)
         self._bound = None
         if self.denoising is None and self.calibration_epochs:
-            inner = self.calibration_rank or min(-(-side.width // 4) * 4, WIDEST)
+            inner = self.calibration_rank or min(-(-side.width // 4) * 4, MAX_DEFAULT_WIDTH)
             with seeded_draws(side.device, derive_seed(side.seed, "denoiser", side.client)):
                 denoiser = Denoiser(side.width, inner, self.calibration_blocks, causal=self.causal)
             self.denoising = Denoising(denoiser.to(side.device), learning_rate=self.calibration_lr)

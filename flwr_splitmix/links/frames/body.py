@@ -91,10 +91,10 @@ def read_body(body: bytes) -> list[Tensor]:
         raise BodyError("the body is not safetensors that torch can read") from None
     if named.keys() != {str(index) for index in range(len(named))}:
         raise BodyError("the body's tensors must be named by their positions")
-    return [_checked(named[str(index)]) for index in range(len(named))]
+    return [_checked_tensor(named[str(index)]) for index in range(len(named))]
 
 
-def _checked(tensor: Tensor) -> Tensor:
+def _checked_tensor(tensor: Tensor) -> Tensor:
     if tensor.dtype not in _CODES:
         raise BodyError(f"the body holds a dtype that may not travel; {_portable_dtypes()}")
     if tensor.dim() > MAX_DIMENSIONS:

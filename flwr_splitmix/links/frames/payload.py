@@ -19,7 +19,7 @@ from flwr_splitmix.links.frames.wire import WireDtype, narrow, widen, wire_bytes
 
 MAX_DEPTH = 32
 
-EXACT = frozenset({"labels"})
+EXACT_KEYS = frozenset({"labels"})
 """Tensors under these keys are sent in their own dtype, whatever the wire format."""
 
 _NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()}
@@ -83,7 +83,7 @@ def take_apart(
 
 def wire_of(key: str, wire: WireDtype) -> WireDtype:
     """Return the wire format of a payload's value under a key."""
-    return "keep" if key in EXACT else wire
+    return "keep" if key in EXACT_KEYS else wire
 
 
 class Assembler:

@@ -25,13 +25,13 @@ from flwr_splitmix.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 
-PAUSE = 0.5
+PAUSE_SECONDS = 0.5
 """Seconds between two attempts to dial."""
 
-SURE = 3
+MIN_HANG_UPS = 3
 """Attempts in a row at which a mixer must have hung up for want of a certificate."""
 
-SILENCE = 60.0
+MAX_SILENCE_SECONDS = 60.0
 """Seconds that a mixer may take for a call, besides those that its exchange with the nodes takes.
 A process that answers pings but no call would otherwise hold the run forever."""
 
@@ -76,7 +76,7 @@ class MixerChannel:
     def __init__(self, dialled: MixerAddress, patience: float, step_timeout: float = 0.0) -> None:
         self._dialled = dialled
         self._patience = patience
-        self._longest = SILENCE + step_timeout
+        self._longest = MAX_SILENCE_SECONDS + step_timeout
         self._number = 0
         self._open = ExitStack()
         self._outbox: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
@@ -108,13 +108,13 @@ class MixerChannel:
                     raise LinkError(f"{self._mixer} turns this run away: {reason}") from None
                 # A mixer that restarts behind a proxy hangs up, too, for a while.
                 refusals = refusals + 1 if self._lacks_certificate else 0
-                if refusals >= SURE:
+                if refusals >= MIN_HANG_UPS:
                     raise LinkError(
                         f"{self._mixer} asks for a certificate (--link-client-ca), and this run "
                         "shows none; give certificate= and key= to MixerLink (in the apps "
                         "ssl-certfile and ssl-keyfile)"
                     ) from None
-                if time.monotonic() + PAUSE > deadline:
+                if time.monotonic() + PAUSE_SECONDS > deadline:
                     raise LinkError(
                         f"{self._mixer} could not be reached within {self._patience:g} s: {reason}"
                         f"; does splitmix mixer run there, {self._expected}?{self._unaccepted}"
@@ -130,7 +130,7 @@ class MixerChannel:
             except StopIteration:
                 self.close()
                 raise LinkError(f"{self._mixer} ended the stream without a word") from None
-            time.sleep(PAUSE)
+            time.sleep(PAUSE_SECONDS)
 
     def ask(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Make a call and return its reply.

@@ -16,7 +16,7 @@ from flwr_splitmix.privacy import RunAccount
 
 log = logging.getLogger("flwr.splitmix")
 
-SIZES = ("batch-size", "patches", "width", "prefix", "num-examples")
+REPORTED_SIZES = ("batch-size", "patches", "width", "prefix", "num-examples")
 """Sizes of the mixtures that the mixer reports."""
 
 _MIN_SUM = 0.99
@@ -40,7 +40,7 @@ class MixedGroups(Clients):
         By client index, why a node did not attach.
     channel
         The stream to the mixer.
-    hear
+    on_account
         Called with the mixer's account of the run, which its reply to "finish" contains; None
         without noise.
     one_class
@@ -61,12 +61,12 @@ class MixedGroups(Clients):
         failures: Mapping[int, str],
         observe: Observe | None,
         channel: MixerChannel,
-        hear: Callable[[RunAccount], None] | None = None,
+        on_account: Callable[[RunAccount], None] | None = None,
         *,
         one_class: bool = False,
     ) -> None:
         groups = began.get("groups")
-        sizes = {name: began.get(name) for name in SIZES}
+        sizes = {name: began.get(name) for name in REPORTED_SIZES}
         if type(groups) is not int or not 0 < groups <= len(nodes):
             raise LinkError("the mixer does not say how many groups it forms")
         try:
@@ -79,8 +79,8 @@ class MixedGroups(Clients):
         self._groups = groups
         self._addressed = sorted(nodes)
         self._channel = channel
-        self._hear = hear
-        self._looks = one_class
+        self._on_account = on_account
+        self._checks_labels = one_class
         self._note(began)
 
     @property
@@ -124,16 +124,16 @@ class MixedGroups(Clients):
             for group in payloads
             if str(group + self._groups) in mixtures
         }
-        self._look(uploads)
+        self._warn_of_other_labels(uploads)
         return {group: Outcome(upload, None, seconds) for group, upload in uploads.items()}
 
-    def _look(self, uploads: Mapping[int, Mapping[str, Any]]) -> None:
+    def _warn_of_other_labels(self, uploads: Mapping[int, Mapping[str, Any]]) -> None:
         """Warn, once in a round, if nodes have labels that are not classes: a mixer omits them."""
-        if not self._looks:
+        if not self._checks_labels:
             return
         sums = [upload["labels"][0].float().sum(-1) for upload in uploads.values()]
         if any(bool((each < _MIN_SUM).any()) for each in sums):
-            self._looks = False
+            self._checks_labels = False
             log.warning(
                 "round %d: the labels of mixtures sum to less than 1, as nodes have labels that "
                 "are not classes: pass a larger num_classes; the mixer's log says what they are",
@@ -142,13 +142,13 @@ class MixedGroups(Clients):
 
     def _finished(self, reply: Mapping[str, Any]) -> None:
         self._note(reply)
-        if self._hear is None:
+        if self._on_account is None:
             return
         try:
             account = RunAccount.from_plain(dictionary(reply, "account"))
         except ValueError as error:
             raise LinkError(f"the mixer's account of privacy is none: {error}") from None
-        self._hear(account)
+        self._on_account(account)
 
     def _note(self, reply: Mapping[str, Any]) -> None:
         """Record new failures, and how many privacy budgets are spent.

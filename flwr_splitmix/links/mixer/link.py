@@ -106,10 +106,12 @@ class MixerLink(DialledLink):
             read_token(token_file, "token_file (link-via-token)"),
         )
         self._mixing: Mapping[str, Any] | None = None
-        self._hear: Callable[[RunAccount], None] | None = None
+        self._on_account: Callable[[RunAccount], None] | None = None
         self._unread: set[str] = set()
 
-    def request(self, mixing: Mapping[str, Any], hear: Callable[[RunAccount], None] | None) -> None:
+    def request(
+        self, mixing: Mapping[str, Any], on_account: Callable[[RunAccount], None] | None
+    ) -> None:
         """Set what a strategy asks of the mixer in its next run.
 
         Parameters
@@ -117,11 +119,11 @@ class MixerLink(DialledLink):
         mixing
             "mixing", "classes", "multi-label", "dtype", "geometry", "steps-per-round",
             "epochs-per-round", and with noise the "ledger": its delta and relation.
-        hear
+        on_account
             Called after a round's last step with the mixer's account of the run; None without
             noise.
         """
-        self._mixing, self._hear = mixing, hear
+        self._mixing, self._on_account = mixing, on_account
 
     def open(self, grid: Grid | None) -> None:
         """Check the request and log the address that nodes dial; each round connects anew.
@@ -140,7 +142,7 @@ class MixerLink(DialledLink):
 
     def close(self) -> None:
         """Forget the run's request; every round closes its own connection."""
-        self._mixing, self._hear = None, None
+        self._mixing, self._on_account = None, None
 
     @contextmanager
     def round(
@@ -155,7 +157,7 @@ class MixerLink(DialledLink):
         """
         if not messages:
             raise LinkError("the round has no messages; with link-via it needs at least one node")
-        grid = self.needed(grid)
+        grid = self.required_grid(grid)
         tickets = [Ticket.from_message(message) for message in messages]
         nodes = {
             ticket.client: message.metadata.dst_node_id
@@ -238,7 +240,14 @@ class MixerLink(DialledLink):
         mixing = self._mixing or {}
         one_class = not mixing.get("multi-label") and mixing.get("ledger") is None
         return MixedGroups(
-            server_round, began, nodes, failures, observe, channel, self._hear, one_class=one_class
+            server_round,
+            began,
+            nodes,
+            failures,
+            observe,
+            channel,
+            self._on_account,
+            one_class=one_class,
         )
 
     def _attach(

@@ -21,7 +21,7 @@ WEIGHTS, TRAINING = "given-weights", "allow-training"
 """Keys of a kept state's values: the server's lower segment from which it began, and whether
 gradients may have changed that."""
 
-_OWN = ("client", "attempt", "earlier", "token")
+_OF_ONE_NODE = ("client", "attempt", "earlier", "token")
 """Values of a ticket that differ from node to node with an honest server."""
 
 
@@ -112,5 +112,5 @@ def digest_of_instructions(ticket: Mapping[str, Any], run_config: Mapping[str, A
     run_config
         The run's configuration as the client sees it: learning rates, for example.
     """
-    common = {name: value for name, value in sorted(ticket.items()) if name not in _OWN}
+    common = {name: value for name, value in sorted(ticket.items()) if name not in _OF_ONE_NODE}
     return digest({}, {"ticket": common, "run-config": dict(sorted(run_config.items()))})

@@ -21,10 +21,10 @@ from flwr_splitmix.links.link import LinkError
 
 log = logging.getLogger("flwr.splitmix")
 
-FILE = ".order-secret"
+SECRET_FILE = ".order-secret"
 """Name of the secret's file in the node's folder; no run's directory has such a name."""
 
-_BYTES = 32
+_SECRET_BYTES = 32
 
 _RECORD, _VALUE = "splitmix-order", "secret"
 
@@ -51,12 +51,12 @@ def order_key(folder: Path | None, context: Context, run: str, index: int) -> by
     secret = None if folder is None else _of_folder(folder)
     if secret is None:
         secret = _of_context(context)
-    return blake2b(f"{index}:{run}".encode(), key=secret, digest_size=_BYTES).digest()
+    return blake2b(f"{index}:{run}".encode(), key=secret, digest_size=_SECRET_BYTES).digest()
 
 
 def _of_folder(folder: Path) -> bytes | None:
     """Return the folder's secret, made if there is none; None if it cannot be read or written."""
-    path = folder / FILE
+    path = folder / SECRET_FILE
     try:
         if not path.exists():
             _make(path)
@@ -68,10 +68,10 @@ def _of_folder(folder: Path) -> bytes | None:
             error.strerror,
         )
         return None
-    if len(secret) != _BYTES:
+    if len(secret) != _SECRET_BYTES:
         raise LinkError(
-            f"{FILE} in this node's state-dir is damaged: delete it; runs that are not finished go "
-            "on with their examples in another order"
+            f"{SECRET_FILE} in this node's state-dir is damaged: delete it; runs that are not "
+            "finished continue with their examples in another order"
         )
     return secret
 
@@ -79,7 +79,7 @@ def _of_folder(folder: Path) -> bytes | None:
 def _make(path: Path) -> None:
     """Write a new secret, unless another process of the node has just done so."""
     temporary = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
-    write_atomic(temporary, secrets.token_bytes(_BYTES), private=True)
+    write_atomic(temporary, secrets.token_bytes(_SECRET_BYTES), private=True)
     try:
         # A rename would replace the other process's, which it may use already.
         with contextlib.suppress(FileExistsError):
@@ -91,7 +91,7 @@ def _make(path: Path) -> None:
 def _of_context(context: Context) -> bytes:
     record = context.state.config_records.get(_RECORD)
     if record is None:
-        record = ConfigRecord({_VALUE: secrets.token_bytes(_BYTES)})
+        record = ConfigRecord({_VALUE: secrets.token_bytes(_SECRET_BYTES)})
         context.state[_RECORD] = record
     secret = record[_VALUE]
     assert isinstance(secret, bytes)

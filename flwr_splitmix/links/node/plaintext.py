@@ -15,7 +15,7 @@ from flwr_splitmix.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 
-_TOLD = "splitmix-told"
+_WARNED_RECORD = "splitmix-told"
 """Record in Flower's context that names the run whose plaintext the node's log has."""
 
 
@@ -58,9 +58,9 @@ def check_plaintext(ticket: Ticket, context: Context, policy: NodePolicy) -> Non
             "is encrypted already, set allow-insecure = true in the node's --node-config"
         )
     run = ticket.run or f"flwr-{context.run_id}"
-    if context.state.config_records.get(_TOLD) == ConfigRecord({"run": run}):
+    if context.state.config_records.get(_WARNED_RECORD) == ConfigRecord({"run": run}):
         return
-    context.state[_TOLD] = ConfigRecord({"run": run})
+    context.state[_WARNED_RECORD] = ConfigRecord({"run": run})
     log.warning(
         "client %d: uploads and this node's token go to %s without TLS, so that anyone on the way "
         "can read and change them (allow-insecure = false refuses that)",

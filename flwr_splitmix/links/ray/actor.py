@@ -67,7 +67,7 @@ class RayHost:
         return {
             index: Outcome(convert_all(outcome.reply, Tensor, pack), outcome.error, outcome.seconds)
             for index, outcome in self.host.call(
-                method, convert_all(payloads, Packed, unpack)
+                method, convert_all(payloads, PackedTensor, unpack)
             ).items()
         }
 
@@ -86,7 +86,7 @@ class RayHost:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedTensor:
     """A tensor for Ray's object store: shape, dtype, and its bytes in order, in uint8 pieces."""
 
     shape: tuple[int, ...]
@@ -94,14 +94,14 @@ class Packed:
     pieces: list[np.ndarray]
 
 
-def pack(tensor: Tensor) -> Packed:
+def pack(tensor: Tensor) -> PackedTensor:
     """Convert a tensor to bytes for Ray's object store, since numpy has no bfloat16."""
     flat = tensor.detach().cpu().contiguous().view(tensor.numel()).view(torch.uint8).numpy()
     pieces = np.split(flat, range(PIECE_BYTES, flat.size, PIECE_BYTES))
-    return Packed(tuple(tensor.shape), tensor.dtype, pieces)
+    return PackedTensor(tuple(tensor.shape), tensor.dtype, pieces)
 
 
-def unpack(packed: Packed) -> Tensor:
+def unpack(packed: PackedTensor) -> Tensor:
     """Return the tensor, on the CPU, in its own memory."""
     tensor = torch.empty(packed.shape, dtype=packed.dtype)
     if tensor.numel():  # an empty array cannot be viewed as bytes

@@ -22,7 +22,7 @@ from flwr_splitmix.links.polling import (
     send_and_wait,
     why_not_attached,
 )
-from flwr_splitmix.links.ray.actor import Packed, convert_all, pack, unpack
+from flwr_splitmix.links.ray.actor import PackedTensor, convert_all, pack, unpack
 from flwr_splitmix.links.ray.hosts import Hosts
 from flwr_splitmix.links.ticket import LONGEST_WAIT, RECORD, Ticket, with_record
 from flwr_splitmix.words import counted, not_attached
@@ -78,7 +78,7 @@ class RayClients(Clients):
         for reference in ready:
             try:
                 outcomes |= {
-                    index: Outcome(convert_all(o.reply, Packed, unpack), o.error, o.seconds)
+                    index: Outcome(convert_all(o.reply, PackedTensor, unpack), o.error, o.seconds)
                     for index, o in ray.get(reference).items()
                 }
             except ray.exceptions.RayError as error:
@@ -153,7 +153,7 @@ class RayLink(RunLink):
         self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
     ) -> Iterator[Clients]:
         """Have the ClientApps attach their clients to hosts; at the end collect their replies."""
-        grid = self.needed(grid)
+        grid = self.required_grid(grid)
         self.hosts.replace_lost()
         tickets, handle_of = {}, {}
         for message in messages:

@@ -7,10 +7,10 @@ import time
 from flwr.serverapp import Grid
 
 from flwr_splitmix.links.polling import Mail, Online, why_not_attached
-from flwr_splitmix.links.stream.replies import LOST
+from flwr_splitmix.links.stream.replies import NOT_CONNECTED
 from flwr_splitmix.words import not_attached
 
-WHY = (
+POSSIBLE_REASONS = (
     "a node may be starting still, not reach the link's address, or be busy in a round of another "
     "run; its own log may have more"
 )
@@ -40,7 +40,7 @@ class Absence:
         if reply is not None:
             return why_not_attached(reply)
         if self._online.has_lost(node):
-            return LOST
+            return NOT_CONNECTED
         if time.monotonic() <= self._deadline:
             return ""
-        return f"{not_attached(self._timeout)}; {WHY}"
+        return f"{not_attached(self._timeout)}; {POSSIBLE_REASONS}"

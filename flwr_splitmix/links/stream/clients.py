@@ -23,7 +23,7 @@ Changes = queue.SimpleQueue[int]
 
 
 @dataclass(frozen=True)
-class _Unawaited:
+class _UnawaitedCall:
     """A call whose answer is not awaited; `late` if it was awaited before, in vain."""
 
     call: Call
@@ -32,14 +32,14 @@ class _Unawaited:
 
 
 @dataclass(frozen=True)
-class _Queued:
+class _QueuedCalls:
     """Calls of one exchange by client index, submitted after others."""
 
     method: str
     calls: dict[int, Call]
 
 
-class _Awaited:
+class _AwaitedCalls:
     """The calls of one exchange whose outcomes are awaited.
 
     Attributes
@@ -50,7 +50,7 @@ class _Awaited:
         Clients of these whose earlier call is not over.
     deadline
         When no outcome is awaited any longer.
-    next_look
+    next_check
         By client index, when its line must be checked even if it reports no change.
     """
 
@@ -59,13 +59,13 @@ class _Awaited:
         self.behind = behind
         self.began = time.monotonic()
         self.deadline = self.began + timeout
-        self.next_look: dict[int, float] = {}
+        self.next_check: dict[int, float] = {}
         # Without those that end in no reply: they do not show how long a step takes.
         self._call_count = len(calls)
         self._seconds: list[float] = []
 
     @property
-    def begun(self) -> set[int]:
+    def working(self) -> set[int]:
         """Clients that work on their call."""
         return self.waiting.keys() - self.behind
 
@@ -77,14 +77,14 @@ class _Awaited:
         else:
             self._seconds.append(outcome.seconds)
 
-    def look_again(self) -> float:
+    def next_check_at(self) -> float:
         """Return when the next call that waits must be checked."""
-        times = (self.next_look[c] for c in self.waiting if c in self.next_look)
+        times = (self.next_check[c] for c in self.waiting if c in self.next_check)
         return min([self.deadline, *times])
 
     def late_from(self, patience: Patience | None) -> float:
         """Return when calls that wait are late; infinity if too few have been answered."""
-        if not patience or not self.begun:
+        if not patience or not self.working:
             return math.inf
         if len(self._seconds) < patience.answers_needed(self._call_count):
             return math.inf
@@ -129,8 +129,8 @@ class StreamClients(Clients):
         self.wire_dtype = wire_dtype
         self.step_timeout = step_timeout
         self.reattach_timeout = reattach_timeout
-        self._unawaited: dict[int, _Unawaited] = {}
-        self._queued: deque[_Queued] = deque()
+        self._unawaited: dict[int, _UnawaitedCall] = {}
+        self._queued: deque[_QueuedCalls] = deque()
 
     @property
     def busy(self) -> frozenset[int]:
@@ -176,11 +176,11 @@ class StreamClients(Clients):
         """Start calls on clients whose last call is over; their next call waits for these."""
         for client, call in self._submit_to_alive(method, payloads).items():
             deadline = time.monotonic() + self.step_timeout
-            self._unawaited[client] = _Unawaited(call, deadline, late=False)
+            self._unawaited[client] = _UnawaitedCall(call, deadline, late=False)
 
     def queue(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> None:
         """Submit one exchange after the calls in flight; `answered` returns the replies."""
-        self._queued.append(_Queued(method, self._submit_to_alive(method, payloads)))
+        self._queued.append(_QueuedCalls(method, self._submit_to_alive(method, payloads)))
 
     def answered(self) -> dict[int, dict[str, Any]]:
         """Wait for the replies to the oldest queued calls, and return them."""
@@ -213,7 +213,7 @@ class StreamClients(Clients):
         self, calls: Mapping[int, Call], patience: Patience | None = None
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield each call's outcome as soon as it is known; without patience no call is late."""
-        awaited = _Awaited(calls, self._unawaited.keys() & calls.keys(), self.step_timeout)
+        awaited = _AwaitedCalls(calls, self._unawaited.keys() & calls.keys(), self.step_timeout)
         changed = set(calls)
         while awaited.waiting:
             for client in changed & awaited.waiting.keys():
@@ -221,40 +221,40 @@ class StreamClients(Clients):
                     yield client, outcome
             late_from = awaited.late_from(patience)
             if time.monotonic() >= late_from:
-                changed = self._leave_late(awaited)
+                changed = self._release_late(awaited)
             elif awaited.waiting:
-                limit = min(late_from, awaited.look_again())
+                limit = min(late_from, awaited.next_check_at())
                 changed = next_changes(self.changes, limit - time.monotonic())
                 changed = changed or set(awaited.waiting)
 
-    def _outcome(self, client: int, awaited: _Awaited) -> Outcome | None:
+    def _outcome(self, client: int, awaited: _AwaitedCalls) -> Outcome | None:
         """Return a client's outcome; None if it is not known yet, or never will be."""
         if client in awaited.behind:
-            awaited.next_look[client] = self._settle(client)
+            awaited.next_check[client] = self._settle(client)
             if client in self._unawaited:
                 return None
             awaited.behind.discard(client)
             if client in self.failures:
                 awaited.end(client, None)
                 return None
-        outcome, awaited.next_look[client] = self._look(
+        outcome, awaited.next_check[client] = self._check_call(
             client, awaited.waiting[client], awaited.deadline
         )
         if outcome is not None:
             awaited.end(client, outcome)
         return outcome
 
-    def _leave_late(self, awaited: _Awaited) -> set[int]:
+    def _release_late(self, awaited: _AwaitedCalls) -> set[int]:
         """Await late calls no longer; return the clients to check."""
         # Answers may have arrived while the caller used the previous one.
-        answered = {c for c in awaited.begun if awaited.waiting[c].outcome is not None}
-        for client in awaited.begun - answered:
+        answered = {c for c in awaited.working if awaited.waiting[c].outcome is not None}
+        for client in awaited.working - answered:
             call = awaited.waiting.pop(client)
             self.late[client] += 1
-            self._unawaited[client] = _Unawaited(call, awaited.deadline, late=True)
+            self._unawaited[client] = _UnawaitedCall(call, awaited.deadline, late=True)
         return answered | awaited.behind
 
-    def _look(self, client: int, call: Call, deadline: float) -> tuple[Outcome | None, float]:
+    def _check_call(self, client: int, call: Call, deadline: float) -> tuple[Outcome | None, float]:
         """Return the outcome of a client's call, None if in flight, and when to check again."""
         now, outcome, lost_since = time.monotonic(), call.outcome, self.lines[client].lost_since
         if outcome is not None:
@@ -272,7 +272,7 @@ class StreamClients(Clients):
     def _settle(self, client: int) -> float:
         """Record a client's unawaited call if it is over; return when to check again."""
         unawaited = self._unawaited[client]
-        outcome, until = self._look(client, unawaited.call, unawaited.deadline)
+        outcome, until = self._check_call(client, unawaited.call, unawaited.deadline)
         if outcome is not None:
             del self._unawaited[client]
             self._settle_call(client, unawaited.call.method, outcome)
@@ -283,7 +283,9 @@ class StreamClients(Clients):
         awaited = set(clients)
         while late := self.busy & awaited:
             calls = ((c, self._unawaited[c]) for c in late)
-            deadlines = (self._look(c, pending.call, pending.deadline)[1] for c, pending in calls)
+            deadlines = (
+                self._check_call(c, pending.call, pending.deadline)[1] for c, pending in calls
+            )
             next_changes(self.changes, min(deadlines) - time.monotonic())
 
 

@@ -13,7 +13,7 @@ from flwr_splitmix.links.frames.codec import Frame, encode
 from flwr_splitmix.links.stream.line import Line
 from flwr_splitmix.links.stream.protocol import PartialFrame
 
-LARGE = 256 << 10
+MIN_LARGE_BYTES = 256 << 10
 """Frames of at least this many bytes are encoded and decoded outside the event loop."""
 
 HEADER_COST = 64
@@ -48,7 +48,7 @@ class Conversation:
 
     def wake(self) -> None:
         """Make the stream's coroutines check the line."""
-        self._in_loop(self._look)
+        self._in_loop(self._wake_coroutines)
 
     def cancel(self) -> None:
         """End the stream."""
@@ -58,7 +58,7 @@ class Conversation:
         """Mark the stream as ended."""
         self._stands = False
 
-    def _look(self) -> None:
+    def _wake_coroutines(self) -> None:
         self._to_send.set()
         self._to_read.set()
 
@@ -137,6 +137,6 @@ class Conversation:
 
     async def _beside(self, nbytes: int, function: Callable[..., _T], *arguments: Any) -> _T:
         """Call a function that takes as long as `nbytes` bytes do, elsewhere if it is long."""
-        if nbytes < LARGE:
+        if nbytes < MIN_LARGE_BYTES:
             return function(*arguments)
         return await self._loop.run_in_executor(None, function, *arguments)

@@ -7,18 +7,18 @@ from typing import Any
 
 from flwr_splitmix.description import Description, SplitDescription
 
-SLACK = 64 << 20
+SLACK_BYTES = 64 << 20
 """Bytes allowed for everything but smashed data: labels, masks, scores."""
 
-WIDEST = 8
+MAX_NUMBER_BYTES = 8
 """Bytes of the widest number, so that the limit also holds for widened tensors."""
 
 
 def reply_limit(description: Description | None, payload: Mapping[str, Any], most: int) -> int:
     """Return how many bytes of tensors a client's reply to a call may have, at most `most`.
 
-    They are `SLACK`, and for each pass that the call plans twice the smashed data of a batch (or of
-    the test examples that the call names), in the widest dtype.
+    They are `SLACK_BYTES`, and for each pass that the call plans twice the smashed data of a batch
+    (or of the test examples that the call names), in the widest dtype.
 
     Parameters
     ----------
@@ -38,4 +38,6 @@ def reply_limit(description: Description | None, payload: Mapping[str, Any], mos
         batch = max(batch, stop - start)
     plan = payload.get("plan")
     passes = max(1, len(plan)) if isinstance(plan, (list, tuple)) else 1
-    return min(most, SLACK + 2 * WIDEST * passes * batch * segment.patches * segment.width)
+    return min(
+        most, SLACK_BYTES + 2 * MAX_NUMBER_BYTES * passes * batch * segment.patches * segment.width
+    )

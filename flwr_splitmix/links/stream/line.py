@@ -28,7 +28,7 @@ from flwr_splitmix.links.stream.limits import reply_limit
 from flwr_splitmix.links.stream.protocol import HELLO_BODY, HELLO_HEADER, REPLY_HEADER, in_pieces
 from flwr_splitmix.words import one_line
 
-PAUSE, LONGEST_PAUSE = 0.01, 1.0
+PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.01, 1.0
 """Seconds of pause for every connection that a client had before in the round, and the most."""
 
 
@@ -86,11 +86,11 @@ class Line:
         self._feedback = feedback
         self._lock = threading.RLock()
         self._connection: Connection | None = None
-        self._said_hello = False
+        self._has_sent_hello = False
         self._number = 0
         self._last_sent = 0
         self._in_flight: deque[Call] = deque()
-        self._last_heard = 0.0
+        self._last_reply_at = 0.0
         self._ending: Frame | None = None
 
     def submit(self, method: str, payload: Mapping[str, Any]) -> Call:
@@ -115,7 +115,7 @@ class Line:
             self._ending = Frame(kind, text=text)
             self._wake()
             # A client that owes an answer or has not sent its hello would not read the frame.
-            stuck = self._in_flight or not self._said_hello
+            stuck = self._in_flight or not self._has_sent_hello
             connection = self._connection if stuck else None
         if connection is not None:
             connection.cancel()
@@ -136,13 +136,13 @@ class Line:
     @property
     def pause(self) -> float:
         """Seconds to wait before the newest connection's hello is read."""
-        return min(PAUSE * (self.connections - 1), LONGEST_PAUSE)
+        return min(PAUSE_SECONDS * (self.connections - 1), MAX_PAUSE_SECONDS)
 
     @property
     def limits(self) -> tuple[int, int]:
         """Largest body and header in bytes of the next frame from the client."""
         with self._lock:
-            if not self._said_hello:
+            if not self._has_sent_hello:
                 return min(HELLO_BODY, self._max_body), HELLO_HEADER
             body = self._in_flight[0].longest_reply if self._in_flight else self._max_body
             return body, REPLY_HEADER
@@ -167,7 +167,7 @@ class Line:
             self._wake()  # the previous connection, which has ended
             self._connection = connection
             self.connections += 1
-            self._said_hello = False
+            self._has_sent_hello = False
             self._last_sent = self._answered
 
     def hello(self, connection: Connection, data: bytes | Sequence[bytes]) -> None:
@@ -183,7 +183,7 @@ class Line:
             elif not self._answered <= frame.number <= self._number:
                 self._fail("has lost the steps of this round that came before")
             else:
-                self._said_hello = True
+                self._has_sent_hello = True
                 self.lost_since = None
                 self._describe(frame.payload)
                 self._changed()
@@ -200,7 +200,7 @@ class Line:
             with self._lock:
                 if connection is not self._connection or not connection.is_active():
                     return None
-                if not self._wanted():
+                if not self._has_frame():
                     return [], False
                 if self.failure is not None:
                     return in_pieces(Frame("leave", text=self.failure)), True
@@ -213,7 +213,7 @@ class Line:
             if (frame := self._encoded(call, answered)) is not None:
                 return frame, False
 
-    def _wanted(self) -> bool:
+    def _has_frame(self) -> bool:
         over = self.failure is not None or self._ending is not None
         return over or self._unsent() is not None
 
@@ -257,7 +257,7 @@ class Line:
                 self._fail(wrong)
                 return True
             now = time.monotonic()
-            seconds, self._last_heard = now - max(oldest.began, self._last_heard), now
+            seconds, self._last_reply_at = now - max(oldest.began, self._last_reply_at), now
             if frame.kind == "error":
                 self._answer(Outcome(None, one_line(frame.text) or "gave no reason", seconds))
             else:

@@ -160,7 +160,7 @@ class StreamLink(DialledLink):
         self, grid: Grid | None, messages: Sequence[Message], observe: Observe | None = None
     ) -> Iterator[Clients]:
         """Have the nodes connect; at the end ask them to finish and collect their replies."""
-        grid = self.needed(grid)
+        grid = self.required_grid(grid)
         changes: Changes = queue.SimpleQueue()
         seats = [self._seat(message, changes) for message in messages]
         self._service.open({seat.admission: seat.line for seat in seats})

@@ -23,7 +23,7 @@ NODE_KEY = "splitmix-node"
 PROTOCOL_KEY = "splitmix-protocol"
 
 
-PIECE = 4 << 20
+PIECE_BYTES = 4 << 20
 """Bytes of the longest gRPC message. A longer frame is sent in pieces: gRPC's limit applies to all
 messages of a server, so it must be small for peers that have not yet announced what they send."""
 
@@ -55,8 +55,8 @@ def message_settings() -> list[tuple[str, int]]:
     A compressed message does not announce its decompressed length.
     """
     return [
-        ("grpc.max_send_message_length", PIECE),
-        ("grpc.max_receive_message_length", PIECE),
+        ("grpc.max_send_message_length", PIECE_BYTES),
+        ("grpc.max_receive_message_length", PIECE_BYTES),
         # One bit per algorithm; the first means no compression.
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.per_message_decompression", 0),
@@ -70,21 +70,21 @@ def in_pieces(
     seed: int = 0,
     max_header: int = MAX_HEADER,
 ) -> list[bytes]:
-    """Return a frame as messages of at most `PIECE` bytes; the rest as for `encode`.
+    """Return a frame as messages of at most `PIECE_BYTES` bytes; the rest as for `encode`.
 
     Raises
     ------
     CodecError
         As `encode`.
     """
-    return encode_in_messages(frame, PIECE, wire, max_body, seed, max_header)
+    return encode_in_messages(frame, PIECE_BYTES, wire, max_body, seed, max_header)
 
 
 class PartialFrame:
     """The messages of a frame received so far.
 
-    Every message but a frame's last has `PIECE` bytes: many short ones would take far more memory
-    than the bytes they hold.
+    Every message but a frame's last has `PIECE_BYTES` bytes: many short ones would take far more
+    memory than the bytes they hold.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class PartialFrame:
                 return True
         else:
             self.pieces.append(message)
-        if len(message) != min(PIECE, self._missing):
+        if len(message) != min(PIECE_BYTES, self._missing):
             return True
         self._missing -= len(message)
         return not self._missing

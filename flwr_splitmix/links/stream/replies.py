@@ -13,7 +13,7 @@ from flwr_splitmix.links.polling import Mail, Online, refusal, release_record
 POLL_SECONDS = 0.05
 """Seconds between polls for replies while nodes attach or finish."""
 
-LOST = "is not connected to the SuperLink any more"
+NOT_CONNECTED = "is not connected to the SuperLink any more"
 
 
 def collect(
@@ -50,7 +50,7 @@ def collect(
                 release_record(reply)
                 replies[client] = reply
             elif online.has_lost(node):
-                fail(client, LOST)
+                fail(client, NOT_CONNECTED)
             elif time.monotonic() > deadline:
                 fail(client, f"did not finish its round in {timeout:g} s")
             else:

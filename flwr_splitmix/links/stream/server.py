@@ -40,14 +40,14 @@ log = logging.getLogger("flwr.splitmix")
 MAX_CONNECTIONS = 8192
 """Most open connections, if file descriptors allow."""
 
-CODERS = min(os.cpu_count() or 1, 4)
+MAX_CODER_THREADS = min(os.cpu_count() or 1, 4)
 """Threads that encode and decode large frames."""
 
 IDLE_SECONDS, STRANGER_SECONDS = 10.0, 30.0
 """How long a connection may be without a stream, and how long it may open new ones. A node opens
 one stream, with its token, as soon as it is connected, and keeps it for the whole round."""
 
-OFTEN = 100
+MANY_CONNECTIONS = 100
 """Number of connections in a round at which a client is named in the log."""
 
 FAREWELL_SECONDS = 1.0
@@ -153,11 +153,11 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
             )
         except ClosedLineError as error:
             await _refuse(context, grpc.StatusCode.ABORTED, f"left out of the round: {error}")
-        if line.connections == OFTEN:
+        if line.connections == MANY_CONNECTIONS:
             log.warning(
                 "client %d has connected %d times in round %d: a bad network, or an attack",
                 admission.client,
-                OFTEN,
+                MANY_CONNECTIONS,
                 admission.server_round,
             )
         return line
@@ -239,7 +239,7 @@ class StreamServer:
                 self._bound.set_exception(error)
 
     async def _serve(self) -> None:
-        coders = ThreadPoolExecutor(CODERS, thread_name_prefix="splitmix-stream-coder")
+        coders = ThreadPoolExecutor(MAX_CODER_THREADS, thread_name_prefix="splitmix-stream-coder")
         self._loop.set_default_executor(coders)
         server = grpc.aio.server(options=_options())
         server.add_generic_rpc_handlers(self._services)

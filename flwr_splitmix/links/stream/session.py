@@ -42,15 +42,15 @@ log = logging.getLogger("flwr.splitmix")
 Answer = Callable[[str, Mapping[str, Any]], Outcome]
 """Runs one exchange: (method, arguments) -> outcome."""
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 1.0
 """Seconds between two attempts to dial; they double each time, with 25 % jitter."""
 
-SILENCE = 6 * 3600.0
+MAX_SILENCE_SECONDS = 6 * 3600.0
 """Seconds that a ServerApp may leave an attached node without a message. It sends none while it
 waits for others, which may take as long as an evaluation, an hour, nor to a node whose privacy
 budget is spent, until the round ends."""
 
-RETRIED = frozenset(
+RETRIED_CODES = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.ALREADY_EXISTS,  # the server has not noticed that the old connection broke
@@ -63,19 +63,19 @@ RETRIED = frozenset(
 """Statuses that may be temporary; any other is final."""
 
 
-MUTE = "no message came from it"
+NO_MESSAGE = "no message came from it"
 
-UNREACHED = (
+UNREACHED_ERRORS = (
     "Failed to connect to remote host",
     "tcp handshaker shutdown",
     "errors resolving",
     "DNS resolution failed",
-    MUTE,
+    NO_MESSAGE,
 )
 """Parts of gRPC's errors if nothing answered at an address: refused, dropped, or of an unknown name
 (gRPC has two forms of that), or if something else did."""
 
-UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "BAD_SIGNATURE")
+UNTRUSTED_ERRORS = ("CERTIFICATE_VERIFY_FAILED", "BAD_SIGNATURE")
 """Parts of its errors if this node does not trust the authority of the server's certificate."""
 
 
@@ -141,12 +141,12 @@ class Session:
         ------
         LinkError
             If the server refuses this client, leaves it out of the round, cannot be reached within
-            the ticket's limits, sends nothing for `SILENCE` seconds, or violates the protocol; or
+            the ticket's limits, sends nothing for `MAX_SILENCE_SECONDS`, or violates the protocol; or
             if this node's own certificate is invalid; the message may be sent to the server.
         """
         if self._identity is not None:
             self._pair = read_pair(self._identity.certificate, self._identity.key)
-        pause, since, patience = FIRST_PAUSE, time.monotonic(), self._ticket.timeout
+        pause, since, patience = FIRST_PAUSE_SECONDS, time.monotonic(), self._ticket.timeout
         noticed = since
         while True:
             is_held = False
@@ -159,17 +159,22 @@ class Session:
                 if self._attached:
                     raise LinkError(
                         f"the ServerApp at {self._ticket.address} sent nothing for "
-                        f"{SILENCE / 3600:g} h and kept the connection; its log may say why"
+                        f"{MAX_SILENCE_SECONDS / 3600:g} h and kept the connection; its log may "
+                        "say why"
                     ) from None
-                reason = MUTE
+                reason = NO_MESSAGE
             except grpc.RpcError as error:
                 reason = one_line(error.details() or error.code().name)
-                if error.code() not in RETRIED:
+                if error.code() not in RETRIED_CODES:
                     raise LinkError(reason) from None
                 is_held = error.code() is grpc.StatusCode.ALREADY_EXISTS
             if self._attached:
                 self._attached, self._was_attached = False, True
-                pause, since, patience = FIRST_PAUSE, time.monotonic(), self._ticket.patience
+                pause, since, patience = (
+                    FIRST_PAUSE_SECONDS,
+                    time.monotonic(),
+                    self._ticket.patience,
+                )
                 noticed = since + NOTICE_SECONDS
             elif is_held and time.monotonic() < noticed:
                 since = time.monotonic()  # the server is there, and holds the broken connection
@@ -180,7 +185,7 @@ class Session:
                 )
             log.info("dialling %s again: %s", self._ticket.address, reason)
             time.sleep(pause * self._jitter.uniform(0.75, 1.25))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
     def _hint(self, reason: str) -> str:
         """Return the remedy, by why no connection came about; "" if none is known."""
@@ -190,14 +195,14 @@ class Session:
         return hint
 
     def _hint_at_ends(self, reason: str) -> str:
-        if any(phrase in reason for phrase in UNREACHED):
+        if any(phrase in reason for phrase in UNREACHED_ERRORS):
             if self._was_attached:
                 return ". It was reached before: the ServerApp may have ended, and its log says why"
             return (
                 ". Check link-advertise and link-address of the run (with a mixer, link-via), and "
                 "the firewalls on the way"
             )
-        if any(phrase in reason for phrase in UNTRUSTED):
+        if any(phrase in reason for phrase in UNTRUSTED_ERRORS):
             if not self._ticket.ca:
                 return (
                     ". The run's ssl-ca-certfile is not set (with a mixer, the node's "
@@ -243,7 +248,7 @@ class Session:
                 messages = limit.awaited(stream)
                 while True:
                     data = next_frame(messages, self._max_body)
-                    self._attached, limit.seconds = True, SILENCE
+                    self._attached, limit.seconds = True, MAX_SILENCE_SECONDS
                     frame = self._decode(data)
                     if frame.kind == "finish":
                         return True

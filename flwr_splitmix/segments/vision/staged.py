@@ -79,7 +79,7 @@ class RestOfModel(nn.Module):
         return logits
 
 
-class _Passed(nn.Module):
+class _PassThrough(nn.Module):
     """Place of a part that is below: returns its first input.
 
     An nn.Identity would not do: it takes no other inputs, and there are models that stop at one.
@@ -106,7 +106,7 @@ class _Tokens(nn.Module):
 
 def _rest(model: Any, below: list[str]) -> nn.Module:
     """Return a model that computes what follows the parts `below`, which are taken from it."""
-    passed = _PassedWithGrid if GRID in below else _Passed
+    passed = _PassedWithGrid if GRID in below else _PassThrough
     for name in below:
         if name != GRID:
             parent, _, child = name.rpartition(".")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
-from flwr_splitmix.clients.weights import Shaped, differences
+from flwr_splitmix.clients.weights import HasShape, differences
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.arrays import to_numpy
 from flwr_splitmix.observers.metrics import column_of, median_norm
@@ -287,7 +287,7 @@ def _float_width(reply: Message, name: str) -> int:
     return {"float32": 4, "float64": 8}.get(arrays[name].dtype, 0) if name in arrays else 0
 
 
-def _others(began: Arrays, arrays: Mapping[str, Shaped]) -> UploadError:
+def _others(began: Arrays, arrays: Mapping[str, HasShape]) -> UploadError:
     """Return the error of a client's weights with other names or shapes, which it quotes."""
     wrong = one_line(differences(began, arrays))
     return UploadError(f"returned other weights than it was given: {wrong}")

@@ -15,7 +15,7 @@ from flwr_splitmix.device import autocast
 from flwr_splitmix.labels import TargetLoss, loss_dtype, name_of
 from flwr_splitmix.private_names import uncompiled
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
-from flwr_splitmix.segments.across_batch import FEW, warn_of_inconclusive_trial
+from flwr_splitmix.segments.across_batch import MIN_EXAMPLES, warn_of_inconclusive_trial
 from flwr_splitmix.segments.trials import (
     InconclusiveTrialError,
     agree,
@@ -76,7 +76,7 @@ def check_in_parts(
     ValueError
         If outputs differ; the message has the remedy.
     """
-    count = max(FEW, len(smashed) // _SHARE)
+    count = max(MIN_EXAMPLES, len(smashed) // _SHARE)
     count += count % 2
     places = torch.arange(count, device=smashed.device)
     rows = places * len(smashed) // count if count < len(smashed) else places % len(smashed)

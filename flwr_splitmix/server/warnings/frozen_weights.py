@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, bisect_right
 
-from flwr_splitmix.clients.ushape.frozen_weights import ALIKE
+from flwr_splitmix.clients.ushape.frozen_weights import MAX_SKETCH_DIFFERENCE
 from flwr_splitmix.description import UShapeDescription
 from flwr_splitmix.links import Clients
 from flwr_splitmix.seen_keys import SeenKeys
@@ -40,13 +40,15 @@ class FrozenWeights:
 
         def alike(client: int) -> int:
             number = self._numbers[client]
-            return bisect_right(ordered, number + ALIKE) - bisect_left(ordered, number - ALIKE)
+            return bisect_right(ordered, number + MAX_SKETCH_DIFFERENCE) - bisect_left(
+                ordered, number - MAX_SKETCH_DIFFERENCE
+            )
 
         usual = max(sorted(self._numbers), key=alike)
         unlike = self._once.add_all(
             client
             for client, number in sorted(self._numbers.items())
-            if abs(number - self._numbers[usual]) > ALIKE
+            if abs(number - self._numbers[usual]) > MAX_SKETCH_DIFFERENCE
         )
         if not unlike:
             return

@@ -103,7 +103,7 @@ def test_layers_of_other_names_get_no_adapters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Phi-3 has queries, keys and values in one layer, here under a name that is not known."""
-    monkeypatch.setattr("flwr_splitmix.segments.language.layouts.families.ADAPTED", ())
+    monkeypatch.setattr("flwr_splitmix.segments.language.layouts.families.ADAPTED_LAYERS", ())
     config = Phi3Config(**GROUPED)
     whole_model(config, dtype="float32").save_pretrained(tmp_path)
     keys = f"model='{tmp_path}' lora-rank=4 max-length=64"

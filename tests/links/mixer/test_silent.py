@@ -17,7 +17,7 @@ from flwr_splitmix.links.frames.codec import Frame, encode
 from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.links.mixer import channel
 from flwr_splitmix.links.mixer.channel import MixerAddress, MixerChannel
-from flwr_splitmix.links.stream.protocol import PIECE, in_pieces
+from flwr_splitmix.links.stream.protocol import PIECE_BYTES, in_pieces
 from tests.links.mixer.third_party import TOKEN
 
 
@@ -63,7 +63,7 @@ def silent() -> Iterator[tuple[Silent, str]]:
 def test_a_silent_mixer_does_not_hold_the_run_forever(
     silent: tuple[Silent, str], answers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "SILENCE", 4.0)
+    monkeypatch.setattr(channel, "MAX_SILENCE_SECONDS", 4.0)
     handler, address = silent
     handler.answers = answers
     stream = MixerChannel(MixerAddress(address, tls=False, token=TOKEN), 60.0, 0.5)
@@ -84,7 +84,9 @@ class Slow(Silent):
 
     def serve(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         next(requests)
-        for piece in in_pieces(Frame("reply", 1, payload={"tensor": torch.zeros(7 * PIECE // 4)})):
+        for piece in in_pieces(
+            Frame("reply", 1, payload={"tensor": torch.zeros(7 * PIECE_BYTES // 4)})
+        ):
             yield piece
             self.released.wait(0.5)
 
@@ -93,7 +95,7 @@ class Slow(Silent):
 def test_a_reply_in_pieces_may_take_no_longer_than_one_that_is_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(channel, "SILENCE", 1.0)
+    monkeypatch.setattr(channel, "MAX_SILENCE_SECONDS", 1.0)
     with served(Slow()) as address:
         stream = MixerChannel(MixerAddress(address, tls=False, token=TOKEN), 60.0)
         with pytest.raises(LinkError, match=r"did not answer 'open' within 1 s"):

@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from flwr_splitmix.links import LinkError
-from flwr_splitmix.links.node.order import FILE, order_key
+from flwr_splitmix.links.node.order import SECRET_FILE, order_key
 from flwr_splitmix.links.node.state import open_store
 
 
@@ -39,18 +39,18 @@ def test_processes_that_begin_at_once_agree_on_one_secret(tmp_path: Path) -> Non
     with ThreadPoolExecutor(8) as threads:
         keys = set(threads.map(lambda _: order_key(tmp_path, context(), "a", 0), range(32)))
     assert len(keys) == 1
-    assert [file.name for file in tmp_path.iterdir()] == [FILE]
+    assert [file.name for file in tmp_path.iterdir()] == [SECRET_FILE]
 
 
 def test_only_the_owner_may_read_the_secret(tmp_path: Path) -> None:
     order_key(tmp_path, context(), "a", 0)
-    assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / SECRET_FILE).stat().st_mode & 0o777 == 0o600
 
 
 def test_no_run_of_a_server_can_take_the_secrets_place(tmp_path: Path) -> None:
     node_context = Context(5, 9, {"state-dir": str(tmp_path)}, RecordDict(), {})
     with pytest.raises(LinkError, match="not a name of a directory"):
-        open_store(FILE, node_context)
+        open_store(SECRET_FILE, node_context)
 
 
 def test_without_a_folder_flowers_context_has_the_secret() -> None:
@@ -69,7 +69,7 @@ def test_a_folder_without_the_right_to_write_leaves_the_secret_to_the_context(
 
 
 def test_a_damaged_secret_is_named_and_not_quoted(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(b"short")
+    (tmp_path / SECRET_FILE).write_bytes(b"short")
     with pytest.raises(LinkError, match="is damaged: delete it") as refused:
         order_key(tmp_path, context(), "a", 0)
     assert "short" not in str(refused.value)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from flwr_splitmix.links import StreamLink
-from flwr_splitmix.links.stream.absence import WHY
+from flwr_splitmix.links.stream.absence import POSSIBLE_REASONS
 from flwr_splitmix.links.stream.protocol import NODE_KEY, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
 from flwr_splitmix.links.ticket import Ticket
 from tests.links.stream.http2 import http2_request, message_head
@@ -102,5 +102,7 @@ def test_a_peer_that_never_says_hello_is_late(impatient: StreamLink) -> None:
         raw.close()
 
     with a_round(impatient, [good, mute]) as clients:
-        assert clients.failures == {1: f"did not attach within 8 s (attach-timeout); {WHY}"}
+        assert clients.failures == {
+            1: f"did not attach within 8 s (attach-timeout); {POSSIBLE_REASONS}"
+        }
         assert call(clients, 1) == {0: 1}

@@ -15,8 +15,8 @@ from flwr_splitmix.description import (
 )
 from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode, encode
 from flwr_splitmix.links.frames.payload import CodecError
-from flwr_splitmix.links.stream.limits import SLACK, reply_limit
-from flwr_splitmix.links.stream.protocol import PIECE, in_pieces, next_frame
+from flwr_splitmix.links.stream.limits import SLACK_BYTES, reply_limit
+from flwr_splitmix.links.stream.protocol import PIECE_BYTES, in_pieces, next_frame
 
 SHAPE = SplitDescription(
     num_examples=100,
@@ -33,14 +33,16 @@ def test_a_short_frame_is_its_only_piece() -> None:
     assert next_frame(iter([piece]), MAX_BODY) == [piece]
 
 
-@pytest.mark.parametrize("numbers", [PIECE // 4 - 100, PIECE // 4, 3 * PIECE // 4 + 1])
+@pytest.mark.parametrize(
+    "numbers", [PIECE_BYTES // 4 - 100, PIECE_BYTES // 4, 3 * PIECE_BYTES // 4 + 1]
+)
 def test_a_long_frame_is_put_together_again(numbers: int) -> None:
     value = torch.arange(numbers, dtype=torch.float32)
     frame = Frame("reply", 1, payload={"value": value})
     pieces = in_pieces(frame)
     assert b"".join(pieces) == encode(frame)
-    assert [len(piece) for piece in pieces[:-1]] == [PIECE] * (len(pieces) - 1)
-    assert 0 < len(pieces[-1]) <= PIECE
+    assert [len(piece) for piece in pieces[:-1]] == [PIECE_BYTES] * (len(pieces) - 1)
+    assert 0 < len(pieces[-1]) <= PIECE_BYTES
     messages = iter([*pieces, b"the next frame"])
     assert torch.equal(decode(next_frame(messages, MAX_BODY)).payload["value"], value)
     assert next(messages) == b"the next frame"
@@ -48,9 +50,9 @@ def test_a_long_frame_is_put_together_again(numbers: int) -> None:
 
 def test_no_more_is_read_than_may_come() -> None:
     """A frame above the limit is read up to its first message, one in shreds to the first shred."""
-    pieces = in_pieces(Frame("hello", payload={"value": torch.ones(PIECE)}))
+    pieces = in_pieces(Frame("hello", payload={"value": torch.ones(PIECE_BYTES)}))
     messages = iter(pieces)
-    assert next_frame(messages, PIECE) == pieces[:1]
+    assert next_frame(messages, PIECE_BYTES) == pieces[:1]
     assert len(list(messages)) == len(pieces) - 1
     for shred in (b"", pieces[1][:1]):
         read = next_frame(iter([pieces[0], shred, *pieces[1:]]), MAX_BODY)
@@ -66,11 +68,11 @@ def test_no_more_is_read_than_may_come() -> None:
 @pytest.mark.parametrize(
     ("payload", "limit"),
     [
-        ({"plan": [{}]}, SLACK + 2 * BATCH),
-        ({"plan": [{}, None, {}]}, SLACK + 6 * BATCH),
-        ({"plan": None}, SLACK + 2 * BATCH),
-        ({"start": 0, "stop": 64}, SLACK + 4 * BATCH),
-        ({"start": 0, "stop": 4}, SLACK + 2 * BATCH),
+        ({"plan": [{}]}, SLACK_BYTES + 2 * BATCH),
+        ({"plan": [{}, None, {}]}, SLACK_BYTES + 6 * BATCH),
+        ({"plan": None}, SLACK_BYTES + 2 * BATCH),
+        ({"start": 0, "stop": 64}, SLACK_BYTES + 4 * BATCH),
+        ({"start": 0, "stop": 4}, SLACK_BYTES + 2 * BATCH),
         ({"plan": [{}] * 64, "start": 0, "stop": 10**13}, MAX_BODY),
     ],
 )

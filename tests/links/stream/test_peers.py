@@ -177,7 +177,7 @@ def test_a_live_connection_is_not_taken_over(link: StreamLink) -> None:
 def test_a_client_that_connects_again_and_again_is_named(
     link: StreamLink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server, "OFTEN", 3)
+    monkeypatch.setattr(server, "MANY_CONNECTIONS", 3)
 
     def restless(ticket: Ticket, node: int) -> None:
         attached = 0

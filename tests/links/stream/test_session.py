@@ -219,7 +219,7 @@ def test_a_firewall_that_drops_what_it_gets_is_named(full: str) -> None:
 def test_a_server_that_falls_silent(
     server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "SILENCE", 1.8)
+    monkeypatch.setattr(session, "MAX_SILENCE_SECONDS", 1.8)
     handler, address = server
 
     def says(number: int, context: Any) -> Iterator[bytes]:
@@ -261,7 +261,7 @@ def test_a_node_that_computes_for_long_is_not_a_silent_server(
         yield encode(Frame("finish"))
 
     def slow(method: str, arguments: Mapping[str, Any]) -> Outcome:
-        clock[0] += 2 * session.SILENCE
+        clock[0] += 2 * session.MAX_SILENCE_SECONDS
         time.sleep(1.5)  # its limit is looked at meanwhile
         return echo(method, arguments)
 

@@ -37,17 +37,19 @@ LAYOUTS: tuple[Layout, ...] = (
 )  # fmt: skip
 """The layouts of models that are listed by their type."""
 
-TRIED: tuple[Layout, ...] = (LLAMA, SCALED)
+TRIED_LAYOUTS: tuple[Layout, ...] = (LLAMA, SCALED)
 """The layouts that a model of an unlisted type may have, in the order in which they are tried."""
 
-ADAPTED: tuple[tuple[str, ...], ...] = (
+ADAPTED_LAYERS: tuple[tuple[str, ...], ...] = (
     ("q_proj", "v_proj"), ("qkv_proj",), ("q_b_proj", "kv_b_proj"),
 )  # fmt: skip
 """Names of queries and values in models that are tried: of Llama, of Phi-3, of DeepSeek."""
 
 OTHER_MODULES = "no layout of this package has its modules"
 OTHER_RESULTS = "it has Llama's modules, but a small copy in parts does not compute what it does"
-STATE = "its layers, or some, carry a state from token to token, which the parts do not keep"
+CARRIES_STATE = (
+    "its layers, or some, carry a state from token to token, which the parts do not keep"
+)
 WHY_NOT: dict[str, str] = {
     "albert": "all its layers are one set of weights, and parts that each train a copy would no "
     "longer be one",
@@ -57,7 +59,7 @@ WHY_NOT: dict[str, str] = {
             "zamba2", "falcon_h1", "nemotron_h", "recurrent_gemma", "granitemoehybrid",
             "qwen3_next",
         ),
-        STATE,
+        CARRIES_STATE,
     ),
 }  # fmt: skip
 """Why models of some types cannot be cut."""
@@ -107,7 +109,7 @@ def layout_of(model: Any) -> Layout:
             return listed_layout
         if looks_like_llama(model):
             why = OTHER_RESULTS
-            layout = next((layout for layout in TRIED if agrees(model, layout)), None)
+            layout = next((layout for layout in TRIED_LAYOUTS if agrees(model, layout)), None)
             if layout is not None:
                 return replace(layout, lora_targets=_adapted(model))
     raise ValueError(_cannot_cut(config.model_type, task, why or OTHER_MODULES))
@@ -124,20 +126,20 @@ def task_of(model: Any) -> Task:
     return task_of_class(type(model), type(model.config))
 
 
-def task_of_class(made: type[Any], configured: type[Any]) -> Task:
+def task_of_class(model_class: type[Any], config_class: type[Any]) -> Task:
     """Return the task of a model's class with a configuration's class; raises as `task_of`."""
     for task, classes in CLASSES.items():
-        if configured in classes and issubclass(made, classes[configured]):
+        if config_class in classes and issubclass(model_class, classes[config_class]):
             return task
     raise ValueError(
-        f"{made.__name__} has no output layer that a tail can have; use a model of "
+        f"{model_class.__name__} has no output layer that a tail can have; use a model of "
         "AutoModelForCausalLM or AutoModelForSequenceClassification"
     )
 
 
-def cannot_make(made: type[Any], config: Any, error: Exception) -> ValueError:
+def cannot_make(model_class: type[Any], config: Any, error: Exception) -> ValueError:
     """Return the error of a model that transformers cannot make, because of `error`."""
-    task = task_of_class(made, type(config))
+    task = task_of_class(model_class, type(config))
     if _listed_layout(config.model_type) is None:
         return ValueError(_cannot_cut(config.model_type, task, OTHER_MODULES))
     return ValueError(
@@ -149,7 +151,9 @@ def cannot_make(made: type[Any], config: Any, error: Exception) -> ValueError:
 def _adapted(model: Any) -> tuple[str, ...]:
     """Return the names of the layers of queries and values, as far as a model has them."""
     module_names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    return next((names for names in ADAPTED if module_names & set(names)), LLAMA.lora_targets)
+    return next(
+        (names for names in ADAPTED_LAYERS if module_names & set(names)), LLAMA.lora_targets
+    )
 
 
 def _listed_layout(model_type: str) -> Layout | None:
