@@ -115,7 +115,7 @@ class OneToken(Part):
 def test_a_head_that_makes_other_tokens_than_its_inputs_have_is_told_why(
     head: nn.Module, inputs: Tensor, message: str
 ) -> None:
-    """The server refused the first step by the shapes alone."""
+    """The client names it before the server refuses the first step by the shapes alone."""
     data: Any = TensorDataset(inputs, torch.arange(8) % 3)
     client = UShapeClient(head, Part(3, 6), data, batch_size=4, device="cpu")
     with pytest.raises(ClientError, match=message):

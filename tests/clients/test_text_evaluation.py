@@ -59,7 +59,7 @@ def test_texts_are_sent_once_however_often_a_client_attaches(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("bounds", [(0, 0.5), (0.0, 1), (False, True), ("0", "1"), (None, 1)])
 def test_an_example_has_one_number(bounds: tuple[Any, Any], tmp_path: Path) -> None:
-    """Fractions of a number could have one example sent time and again, each time noised anew."""
+    """Fractions of a number could have one example sent again and again, each time with new noise."""
     with process(tmp_path) as client:
         with pytest.raises(ClientError, match="by numbers that are not whole"):
             ask(client, *bounds)
@@ -112,7 +112,7 @@ def test_the_record_grows_by_a_line_a_pass(tmp_path: Path) -> None:
 
 
 def test_a_record_of_tests_in_another_form_is_refused(tmp_path: Path) -> None:
-    """Passed over, what it records could be sent again."""
+    """If it were ignored, the examples in it could be sent again."""
     with closing(Journal(tmp_path / "test-texts-0.jsonl")) as journal:
         journal.append({"run": "run", "place": [1, 0], "kind": "federated", "stop": 4})
     message = (

@@ -1,4 +1,4 @@
-"""The trial before the first round: whose gradients are those of single examples, is told then."""
+"""The trial before the first round finds whether gradients are those of single examples."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def leave() -> None:
 
 
 def test_a_data_set_that_exits_costs_its_client_only(caplog: pytest.LogCaptureFixture) -> None:
-    """The process ended, with all its clients."""
+    """The process must not end with all its clients."""
     outcome = attached(leave).call("step", {0: STEP})[0]
     assert outcome.error == "SystemExit; the log says more"
     assert "client 0 failed in step: SystemExit: no such camera" in caplog.text
@@ -223,7 +223,7 @@ def test_a_process_that_is_asked_to_end_ends(
 
 
 def test_a_client_fn_that_exits_is_a_failure() -> None:
-    """The process ended, without a word on why."""
+    """The process must not end without a reason."""
     host = ClientHost()
     context: Any = None
     with pytest.raises(WrappedError, match=r"^client_fn raised SystemExit; the log") as caught:

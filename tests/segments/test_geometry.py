@@ -59,6 +59,6 @@ def test_a_grid_may_be_a_list_or_of_numpys_integers() -> None:
 def test_what_is_no_geometry_is_refused_where_it_is_made(
     options: dict[str, Any], message: str
 ) -> None:
-    """A text for a number would fail later, and a misspelt place silence a warning."""
+    """Text for a number would fail later, and a misspelt place would silence a warning."""
     with pytest.raises(ValueError, match=message):
         Geometry(**{"patches": 16, "width": 32, **options})

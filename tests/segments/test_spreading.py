@@ -1,4 +1,4 @@
-"""It is found whether tokens tell of parts of an input of which others tell, too."""
+"""The trial finds whether tokens depend on parts of an input that others depend on, too."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def test_a_node_of_a_later_version_is_mixed_with_the_others(
 
 
 def test_nodes_that_began_a_round_before_or_join_late_are_mixed(server: Server) -> None:
-    """What differs in an honest run: attempts, tokens, and who has trained before."""
+    """Differences in an honest run: attempts, tokens, and which clients have trained before."""
     config: dict[str, Any] = {"run_config": '{"lr": 0.01}'}
     assert (
         server.round(1, same((0, 1)), {1: {"attempt": 1, "earlier": [3]}}, gradient=1.0, **config)[
@@ -238,7 +238,7 @@ def test_nodes_that_began_a_round_before_or_join_late_are_mixed(server: Server) 
 
 
 def test_weights_of_an_earlier_round_are_not_forgotten(plain: MixerServer, tmp_path: Path) -> None:
-    """A node that may be averaged takes other weights, and goes on from them in later rounds."""
+    """A node that may be averaged takes other weights, and continues from them in later rounds."""
     server = Server(plain, tmp_path, **{"allow-averaging": True})
     assert server.round(1, {1: ZEROS, 2: ZEROS})[0] == {}
     with pytest.raises(LinkError, match="client 1 was given another lower segment than the others"):

@@ -70,7 +70,7 @@ def test_a_mixer_that_is_gone_costs_the_round_and_not_the_run(
 def test_a_mixer_that_is_gone_in_the_last_round_costs_no_evaluation(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
-    """Extended, the run goes on after that round, as its nodes do."""
+    """Extended, the run continues after that round, as its nodes do."""
     mixer, run = Replaced(start_mixer), Run.create({}, name="last", home=tmp_path)
     evaluated: list[int] = []
 

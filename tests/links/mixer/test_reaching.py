@@ -96,7 +96,7 @@ def test_other_servers_ask_for_no_certificate(start_mixer: Start, plain: MixerSe
 def test_a_mixer_with_tls_is_not_dialled_without(
     start_mixer: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says at once why there is a wait, and says it once."""
+    """The log states the reason for a wait at once, and only once."""
     channel = MixerChannel(MixerAddress(start_mixer().address, tls=False, token=TOKEN), 1.2)
     with (
         caplog.at_level(logging.WARNING, "flwr.splitmix"),

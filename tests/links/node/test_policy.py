@@ -200,7 +200,7 @@ def test_a_policy_may_be_a_file(tmp_path: Path) -> None:
 
 
 def test_without_training_the_lower_segment_stays_as_it_came(tmp_path: Path) -> None:
-    """Gradients aimed at one record could otherwise tell it through the uploads of the others."""
+    """Gradients aimed at one record could otherwise reveal it through the uploads of the others."""
     moved = {}
     for allowed in (True, False):
         node = Node(tmp_path / str(allowed), {"max-epsilon": 8.0, "allow-training": allowed})
@@ -244,7 +244,7 @@ class PublicNode(Node):
 def test_what_a_run_calls_public_texts_leaves_only_where_the_node_allows_it(
     tmp_path: Path, strategy: str, allowed: bool | None
 ) -> None:
-    """A run that named a file of the node as `public` got its words, readable, at the first ask."""
+    """A run that names a file of the node as `public` would get its words, readable, at once."""
     node = PublicNode(tmp_path, {} if allowed is None else {"allow-benchmark": allowed})
     node.strategy = strategy
     if allowed is False and strategy != "NaiveMixSL":

@@ -212,7 +212,7 @@ class FirstStates(Observer):
 
 @pytest.mark.parametrize("where", ["nodes", ""])
 def test_a_second_start_in_one_flower_run_begins_anew(where: str, tmp_path: Path) -> None:
-    """Clients that it first draws in round 2 do not go on from what they learned in the first."""
+    """Clients that it first draws in round 2 do not continue from what they learned in the first."""
     states = {"state-dir": where and str(tmp_path / where)}
     app = toy_app(TOY, optimizer=adamw(0.01))
     grid = FakeGrid(app, TOY.clients, **states)
@@ -231,7 +231,7 @@ def test_a_second_start_in_one_flower_run_begins_anew(where: str, tmp_path: Path
 
 
 def test_a_run_keeps_into_how_many_parts_its_nodes_divide_the_data(tmp_path: Path) -> None:
-    """Attacks need it; the clients that finish a round do not tell it."""
+    """Attacks need it; the clients that finish a round do not report it."""
     run, grid = Run.create({}, name="run", home=tmp_path), grid_of("PSL", tmp_path / "nodes")
     grid.contexts[102].node_config["num-partitions"] = 9
     del grid.contexts[103].node_config["num-partitions"]

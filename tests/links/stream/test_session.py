@@ -166,7 +166,7 @@ def test_an_address_that_is_not_reached_names_the_keys_that_it_is_from(address: 
 
 @pytest.mark.timeout(60)
 def test_a_proxy_that_refuses_is_named_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GRPC says what it answered, as if the server had."""
+    """GRPC reports the proxy's answer as if it were the server's."""
     with socket.create_server(("127.0.0.1", 0)) as proxy, ThreadPoolExecutor(1) as pool:
         monkeypatch.setenv("https_proxy", f"http://user:secret@127.0.0.1:{proxy.getsockname()[1]}")
         refused = pool.submit(_refuse_all, proxy)

@@ -141,7 +141,7 @@ def test_who_is_late_and_never_answers_is_left_out(impatient: StreamLink) -> Non
 def test_who_fails_does_not_keep_others_from_being_late(
     impatient: StreamLink, others: int, failing: int
 ) -> None:
-    """A step waits for no more answers than those who have not failed can give."""
+    """A step waits for no more answers than the clients that have not failed can give."""
 
     def fails(ticket: Ticket, node: int) -> None:
         Session(ticket, node, DESCRIPTION, lambda *_: Outcome(None, "out of memory")).run()
