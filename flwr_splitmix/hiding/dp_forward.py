@@ -86,7 +86,7 @@ class DPForward(Hiding):
     mixes_batch = False
     warning = (
         "DP-Forward's epsilon is about messages; gradients that clients return to the trunk, where "
-        "they do, are without noise, and tell of inputs and labels: docs/language.md"
+        "they do, are without noise, and reveal inputs and labels: docs/language.md"
     )
 
     def __init__(

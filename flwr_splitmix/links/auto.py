@@ -55,7 +55,7 @@ def in_simulation(grid: Grid, nodes: Directory, min_nodes: int, timeout: float) 
     for node in node_ids:
         if nodes.simulated[node] != simulation:
             kind = "virtual, and this is not a simulation" if not simulation else "no virtual one"
-            nodes.leave_out(node, f"it says that it is {kind}")
+            nodes.leave_out(node, f"it reports that it is {kind}")
     return simulation
 
 

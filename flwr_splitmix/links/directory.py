@@ -266,7 +266,7 @@ _WAIT_LONGER = (
     "; for nodes that come later raise attach-timeout (in Python strategy.start's attach_timeout)"
 )
 
-_REPORTED_INDEX = "it says partition-id"
+_REPORTED_INDEX = "it reports partition-id"
 _REMEDY = "each SuperNode needs its own in --node-config"
 
 

@@ -39,7 +39,7 @@ def uploaded(share: Share, smashed: Tensor) -> tuple[Tensor, Tensor]:
     if tuple(upload.shape) != expected:
         raise OwnShareError(
             f"`upload` of share {share.name!r} makes a tensor of shape {tuple(upload.shape)}, but "
-            f"its `upload_shape` says {expected}"
+            f"its `upload_shape` states {expected}"
         )
     return upload, anchor
 

@@ -166,7 +166,7 @@ class Mixer(MixerFacts, ABC):
                 raise ValueError(
                     f"share {share.name!r} fills the whole mixture, but {self} has put it in a "
                     f"group of {counted(len(group.members), 'client')}: it must be alone there; "
-                    "weighted sums are of WeightedShare"
+                    "use WeightedShare for weighted sums"
                 )
 
     def renormalise(self, mixed: Tensor, ratio: float, shape: SmashedShape) -> None:

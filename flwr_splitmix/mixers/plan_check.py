@@ -72,7 +72,7 @@ def check_masks(mixer: Mixer, plan: Plan) -> None:
             raise ValueError(
                 f"{mixer}: the masks of a group (clients {clients}) leave out patch "
                 f"{_first(owners < 1)}, which would be 0; each patch must be kept by one member, "
-                'or the mixer says that patches may be empty: cover = "partial"'
+                'or let the mixer state that patches may be empty: cover = "partial"'
             )
 
 

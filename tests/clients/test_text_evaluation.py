@@ -59,7 +59,7 @@ def test_texts_are_sent_once_however_often_a_client_attaches(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("bounds", [(0, 0.5), (0.0, 1), (False, True), ("0", "1"), (None, 1)])
 def test_an_example_has_one_number(bounds: tuple[Any, Any], tmp_path: Path) -> None:
-    """Fractions of a number could have one example sent again and again, each time with new noise."""
+    """Fractions of a number could send one example again and again, each time with new noise."""
     with process(tmp_path) as client:
         with pytest.raises(ClientError, match="by numbers that are not whole"):
             ask(client, *bounds)

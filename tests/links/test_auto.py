@@ -96,11 +96,11 @@ def test_of_a_mixture_those_are_left_out_that_cannot_be(
     messages = [r.getMessage() for r in caplog.records]
     if simulated:
         assert messages == [
-            f"node {n} is left out: it says that it is no virtual one" for n in (101, 102)
+            f"node {n} is left out: it reports that it is no virtual one" for n in (101, 102)
         ]
     else:
         assert messages == [
-            "node 100 is left out: it says that it is virtual, and this is not a simulation"
+            "node 100 is left out: it reports that it is virtual, and this is not a simulation"
         ]
 
 

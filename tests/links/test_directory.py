@@ -165,13 +165,14 @@ def test_two_nodes_of_one_index_are_left_out_and_the_others_go_on(
         for _ in range(3):
             assert directory.update(grid.grid, 1, 60) == {0: 100}
     assert sorted(r.getMessage() for r in caplog.records) == [
-        f"node {node} is left out: it says partition-id 1 as node {other} does; each SuperNode "
+        f"node {node} is left out: it reports partition-id 1 as node {other} does; each SuperNode "
         "needs its own in --node-config"
         for node, other in ((101, 102), (102, 101))
     ]
     assert len(grid.sent) == 3  # nobody is asked again and again
     with pytest.raises(
-        LinkError, match="min-nodes is 3: node 101 is left out: it says partition-id 1 as node 102"
+        LinkError,
+        match="min-nodes is 3: node 101 is left out: it reports partition-id 1 as node 102",
     ):
         directory.update(grid.grid, 3, 0)
     grid.online.discard(102)
@@ -188,7 +189,7 @@ def test_the_first_node_keeps_its_index_from_one_that_comes_later(
         for _ in range(3):
             assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 101, 2: 102}
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert warning.startswith("node 201 is left out: it says partition-id 1, which node 101 has")
+    assert warning.startswith("node 201 is left out: it reports partition-id 1, which node 101 has")
     assert len(grid.sent) == 3 + 2  # the new one, and once more the one that it competes with
 
 
@@ -275,7 +276,7 @@ def test_a_partition_id_that_no_ticket_can_hold_costs_its_own_node_only(
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
         for _ in range(2):
             assert directory.update(grid.grid, 2, 60) == {0: 100, 1: 101}
-    why = f"node 202 is left out: it says partition-id {index}; it must be from 0 to 2147483647"
+    why = f"node 202 is left out: it reports partition-id {index}; it must be from 0 to 2147483647"
     assert caplog.messages == [why]
     with pytest.raises(LinkError, match=f"min-nodes is 3: {why}"):
         directory.update(grid.grid, 3, 0)

@@ -184,7 +184,7 @@ def test_a_share_that_detaches_is_refused() -> None:
         ((torch.ones(2, 3, 4), None), "two tensors; got Tensor, NoneType"),
         (
             (torch.ones(2, 1, 4), torch.ones(2, 3, 4)),
-            "makes a tensor of shape (2, 1, 4), but its `upload_shape` says (2, 3, 4)",
+            "makes a tensor of shape (2, 1, 4), but its `upload_shape` states (2, 3, 4)",
         ),
     ],
 )

@@ -48,7 +48,7 @@ def check_accounted(client: type[Client], base: type[Client], hiding: Hiding) ->
         raise ClientError(
             f"{by} is your own, and {name} does not account for what it does, so there is no "
             f"epsilon: override {changed} in a subclass of the hiding, and there also `charge`, "
-            "which says what it costs; or take a hiding without an epsilon"
+            "which states its cost; or take a hiding without an epsilon"
         )
 
 

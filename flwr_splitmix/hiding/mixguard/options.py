@@ -161,7 +161,7 @@ class MixGuardOptions:
         check_choice("mask", self.mask, get_args(TrunkMask))
         if self.mask == "target" and self.pad_to is not None:
             raise ValueError(
-                "mask is 'target', which tells each text's length, but pad_to hides it; use "
+                "mask is 'target', which reveals each text's length, but pad_to hides it; use "
                 "'union' with it"
             )
         if self.decoding == "residual" and self.gradients == "all-sources":

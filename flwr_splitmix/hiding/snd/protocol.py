@@ -87,7 +87,7 @@ class SnD(Calibrating):
 
     texts_only = True
     not_accounted = (
-        "noise bounds what single releases of tokens tell, by their distance, and no ledger adds "
+        "noise bounds what single releases of tokens reveal, by their distance, and no ledger adds "
         "that up"
     )
     own_masks = False

@@ -141,8 +141,8 @@ class Session:
         ------
         LinkError
             If the server refuses this client, leaves it out of the round, cannot be reached within
-            the ticket's limits, sends nothing for `MAX_SILENCE_SECONDS`, or violates the protocol; or
-            if this node's own certificate is invalid; the message may be sent to the server.
+            the ticket's limits, sends nothing for `MAX_SILENCE_SECONDS`, or violates the protocol;
+            or if this node's own certificate is invalid; the message may be sent to the server.
         """
         if self._identity is not None:
             self._pair = read_pair(self._identity.certificate, self._identity.key)
@@ -210,7 +210,7 @@ class Session:
                     "authority of the link's certificate"
                 )
             return (
-                ". The link's certificate is of another authority than the run's ssl-ca-certfile "
+                ". The link's certificate is from another authority than the run's ssl-ca-certfile "
                 "(with a mixer, the node's link-via-ca)"
             )
         if not self._ticket.tls or self._pair is not None or self._was_attached:

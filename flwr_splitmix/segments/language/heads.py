@@ -59,7 +59,7 @@ def _cannot_compute(config: Any, error: Exception) -> str:
     heads, pairs = options.get("num_attention_heads"), options.get("num_key_value_heads")
     remedy = ""
     if isinstance(heads, int) and isinstance(pairs, int) and (pairs < 1 or heads % pairs):
-        remedy = "; num_key_value_heads must divide num_attention_heads, also where it is a default"
+        remedy = "; num_key_value_heads must divide num_attention_heads, even where it is a default"
     return (
         f"the layers of a model of type {config.model_type!r} cannot be computed with this "
         f"configuration: {description}{remedy} ({cause(error)})"

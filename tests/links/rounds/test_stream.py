@@ -212,7 +212,7 @@ class FirstStates(Observer):
 
 @pytest.mark.parametrize("where", ["nodes", ""])
 def test_a_second_start_in_one_flower_run_begins_anew(where: str, tmp_path: Path) -> None:
-    """Clients that it first draws in round 2 do not continue from what they learned in the first."""
+    """Clients that it first draws in round 2 do not continue from what the first taught."""
     states = {"state-dir": where and str(tmp_path / where)}
     app = toy_app(TOY, optimizer=adamw(0.01))
     grid = FakeGrid(app, TOY.clients, **states)

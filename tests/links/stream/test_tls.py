@@ -63,7 +63,7 @@ def test_a_server_of_another_authority_is_not_trusted(files: Certificates, tmp_p
 
     with a_round(link, [good, wary, careless, untold]) as clients:
         assert clients.alive == (0,)
-        other_authority = "is of another authority than the run's ssl-ca-certfile"
+        other_authority = "is from another authority than the run's ssl-ca-certfile"
         for client, message in ((1, other_authority), (3, "The run's ssl-ca-certfile is not set")):
             assert message in clients.failures[client]
             assert "link-client-ca" not in clients.failures[client]
