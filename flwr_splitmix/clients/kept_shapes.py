@@ -29,7 +29,7 @@ class KeptShapes:
         }
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raise ClientError if names or shapes are others than at the start of the round.
+        """Raise ClientError if names or shapes have changed since the start of the round.
 
         Another process could not take up such a state, nor a server average it.
         """

@@ -166,7 +166,7 @@ class RecordLedger:
         Parameters
         ----------
         side
-            Which they are.
+            The client in its round; its `earlier` has the examples.
         shift, power
             As for `charge`.
         """
@@ -188,7 +188,7 @@ class RecordLedger:
         return max((exact_epsilon(ledger, delta) for ledger in self._ledgers.values()), default=0.0)
 
     def statement(self, delta: float) -> Statement:
-        """Return epsilon with its explanations, which are of all kinds of examples.
+        """Return epsilon with its explanations, for all kinds of examples.
 
         Raises
         ------

@@ -92,7 +92,7 @@ class WatchedRows:
 def try_gradients(ends: nn.ModuleDict, inputs: Tensor, mask: Tensor, *, single: bool) -> None:
     """Refuse head and tail if gradients of single examples are unknown, or not those of the batch.
 
-    They are run on two examples and on three. A layer whose first dimension is another than that of
+    They are run on two examples and on three. A layer whose first dimension differs from that of
     the examples, such as the tokens, shows in one of them, whatever the batch size will be. Then
     the gradients of examples must add up to that of the batch, with random gradients at the outputs
     of both.

@@ -185,7 +185,7 @@ class ClientHost:
     def keep_if_changed(self, ticket: Ticket) -> str:
         """Save a client's state as `keep` does if its plain values have changed since.
 
-        What a client has sent cannot be taken back, so a later process must not forget its
+        A client's messages cannot be taken back, so a later process must not forget its
         position in the data and its privacy ledger. A training round saves the state at its end;
         this is for evaluations, and for rounds that fail.
         """

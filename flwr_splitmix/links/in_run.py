@@ -21,7 +21,7 @@ class RunLink(Link):
     Attributes
     ----------
     nodes
-        Which node has which client, as far as nodes were asked.
+        The directory of nodes and clients, as far as nodes were asked.
     """
 
     def __init__(self, attach_timeout: float) -> None:
@@ -48,7 +48,7 @@ class RunLink(Link):
         Raises
         ------
         LinkError
-            If there is none.
+            If there is no grid.
         """
         return require_grid(grid, type(self).__name__)
 

@@ -48,7 +48,7 @@ def kind_of(annotation: Any) -> str:
 
 
 def fits(value: Any, kind: str) -> bool:
-    """Return whether a value is of a kind that `check_fields` lets pass."""
+    """Return whether `check_fields` accepts a value's kind."""
     if inside := _KIND.fullmatch(kind):
         container, of = inside.groups()
         if not isinstance(value, list if container == "list" else dict):

@@ -243,7 +243,7 @@ class UploadGuard:
             self.privacy_guard.expose(self._uncovered)
 
     def _own_guard(self) -> PrivacyGuard:
-        """Return the guard, creating one without limits if there is none yet."""
+        """Return the guard, creating one without limits if necessary."""
         if self.privacy_guard is None:
             self.privacy_guard = self._new_guard(PrivacyBudget())
         return self.privacy_guard

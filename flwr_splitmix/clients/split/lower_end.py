@@ -155,7 +155,7 @@ class LowerEnd:
         self._began = KeptShapes("lower segment", self.segment.state_dict())
 
     def check_shapes(self) -> None:
-        """Raise ClientError if a shape is another than when the round began, if one has begun."""
+        """Raise ClientError if a shape has changed since the round began, if one has begun."""
         if self._began is not None:
             self._began.check(self.segment.state_dict())
 

@@ -188,7 +188,7 @@ class Ends:
         self._began = KeptShapes("head and tail", self._all())
 
     def check_shapes(self) -> None:
-        """Raise ClientError if a shape is another than when the round began, if one has begun."""
+        """Raise ClientError if a shape has changed since the round began, if one has begun."""
         if self._began is not None:
             self._began.check(self._all())
 

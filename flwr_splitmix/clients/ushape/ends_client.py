@@ -312,8 +312,8 @@ class EndsClient(Client):
         """End the round: drop the graph and return head, tail and metrics.
 
         "train-loss" is the mean over batches with a label to predict, or of a subclass's own loss
-        over all; without any there is none. Nor is there if an epsilon is kept and the tail alone
-        learns: labels could be read from it, and nothing else that leaves in training tells of
+        over all. It is missing without such a batch, and if an epsilon is kept and the tail alone
+        learns: labels could be read from it, and nothing else that leaves in training reveals
         them.
 
         Raises

@@ -195,7 +195,7 @@ class UShapeEvaluation:
 
         Returns
         -------
-        What to send next, for a text's next token; {} if the batch is done.
+        The messages to send next, for a text's next token; {} if the batch is done.
 
         Raises
         ------

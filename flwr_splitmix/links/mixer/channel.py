@@ -227,7 +227,7 @@ def dictionary(reply: Mapping[str, Any], name: str) -> dict[str, Any]:
     Raises
     ------
     LinkError
-        If there is none.
+        If there is no such dictionary.
     """
     value = reply.get(name)
     if not isinstance(value, dict):

@@ -147,7 +147,7 @@ class MixedGroups(Clients):
         try:
             account = RunAccount.from_plain(dictionary(reply, "account"))
         except ValueError as error:
-            raise LinkError(f"the mixer's account of privacy is none: {error}") from None
+            raise LinkError(f"the mixer's account of privacy cannot be read: {error}") from None
         self._on_account(account)
 
     def _note(self, reply: Mapping[str, Any]) -> None:
@@ -176,7 +176,7 @@ class NoGroups(Clients):
 def _as_upload(mixture: Any) -> dict[str, Any]:
     """Return a mixture in the form of a client's upload, without anything else in it."""
     if not isinstance(mixture, dict):
-        raise LinkError("the mixer sent a mixture that is none")
+        raise LinkError("the mixer sent a mixture that is not a dictionary")
     smashed, labels = mixture.get("smashed"), mixture.get("labels")
     if not isinstance(smashed, Tensor) or not isinstance(labels, Tensor):
         raise LinkError("the mixer sent a mixture without numbers or labels")

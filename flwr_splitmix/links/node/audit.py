@@ -112,7 +112,7 @@ class AuditLog:
         step, part
             The step of the round, and the part of its batch if it leaves in parts.
         tests
-            Which test data an evaluation takes, as `asked_tests` returns it.
+            The test data that an evaluation takes, as `asked_tests` returns them.
         share
             The server's plan, as plain values.
         epsilon

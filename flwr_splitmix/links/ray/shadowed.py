@@ -12,7 +12,7 @@ from flwr_splitmix.clients import ClientError
 
 
 def check_own_modules(client_fn: Callable[..., Any]) -> None:
-    """Check that `client_fn`, and what stands beside it, are of the app that is run.
+    """Check that `client_fn`, and the modules beside it, belong to the app that is run.
 
     Ray's workers import from the folder in which the SuperLink was started before they import from
     the app that Flower has unpacked. If that folder has an app of its own, with modules of the same

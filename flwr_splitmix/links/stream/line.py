@@ -274,7 +274,7 @@ class Line:
                 self._changed()
 
     def _describe(self, description: Mapping[str, Any]) -> None:
-        """Read the description of the first hello, or fail the line if it is none."""
+        """Read the description of the first hello, or fail the line if it cannot be read."""
         try:
             self.description = self.description or read_description(description)
         except DescriptionError as error:

@@ -51,7 +51,7 @@ def build_language_parts(
     cut
         Numbers of layers in head and tail.
     parts
-        Which of "head", "trunk" and "tail" to build.
+        The parts to build, of "head", "trunk" and "tail".
     task, num_labels
         "generation", or "classification" into `num_labels` classes, at least 2.
     seed

@@ -33,7 +33,7 @@ def cut_language_model(
     cut
         Numbers of layers in head and tail.
     parts
-        Which parts to return; the others are None.
+        The parts to return; the others are None.
 
     Raises
     ------

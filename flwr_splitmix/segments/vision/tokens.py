@@ -34,7 +34,7 @@ class PatchEmbedding(nn.Module):
 
 
 def shares_no_positions(model: Any) -> bool:
-    """Return whether a timm ViT's position embeddings are of its patches only."""
+    """Return whether a timm ViT has position embeddings for its patches only."""
     return bool(getattr(model, "no_embed_class", False))
 
 

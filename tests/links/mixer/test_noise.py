@@ -306,6 +306,6 @@ def test_a_mixer_whose_account_is_none_ends_the_run(
     right = {"epsilon": 1.0, "unbounded-because": [], "outside": [], "rounds": [1]}
     wrong: Any = account if not account else {**right, **account}
     monkeypatch.setattr(RunAccount, "to_plain", lambda self: wrong)
-    message = "no account" if account is None else "the mixer's account of privacy is none"
+    message = "no account" if account is None else "the mixer's account of privacy cannot be read"
     with pytest.raises(LinkError, match=message):
         through(link_to(start_mixer()), tmp_path, "DPCutMixSL", 1, steps_per_round=1)

@@ -27,7 +27,7 @@ class DebertaLayers(EncoderLayers):
         encoder = model.deberta.encoder
         tables: Any = without_layers(encoder, model.config) if span else None
         super().__init__(model, layers, span, tables=tables)
-        # The convolution is of one layer, and so trained with it.
+        # The convolution belongs to one layer, and so is trained with it.
         self.conv = getattr(encoder, "conv", None) if 0 in span else None
         if tables is not None:
             tables.conv = None

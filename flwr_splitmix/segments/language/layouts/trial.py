@@ -80,7 +80,7 @@ def shrunk(config: Any, layers: int) -> Any:
     if isinstance(getattr(config, "num_kv_heads", None), int):  # Falcon's; alibi needs all heads
         grouped = config.num_kv_heads != config.num_attention_heads
         small.num_kv_heads = SMALL["num_key_value_heads" if grouped else "num_attention_heads"]
-    if getattr(config, "kv_lora_rank", None) is not None:  # compressed keys are of all heads
+    if getattr(config, "kv_lora_rank", None) is not None:  # compressed keys belong to all heads
         small.num_key_value_heads = small.num_attention_heads
     for name, value in vars(config).items():
         if "drop" in name and isinstance(value, float) and value > 0:
