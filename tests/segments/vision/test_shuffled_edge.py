@@ -185,7 +185,11 @@ def test_every_weight_of_the_upper_segment_learns() -> None:
         ("", {"method": "patch", "kappa": 0.5}, "kappa 0.5 is for the method 'batch' only"),
         ("", {"method": "patch", "depth": 1}, "depth 1 of vit_tiny_patch16_224 is not enough"),
         ("", {"method": "patch", "patch_size": 5}, "patch_size 5 does not divide image_size 16"),
-        ("vgg16", {"method": "patch"}, "patches of vgg16 cannot be shuffled; .* of the class VGG$"),
+        (
+            "vgg16",
+            {"method": "patch"},
+            "patches of vgg16 cannot be shuffled; .* this one's class is VGG$",
+        ),
         (
             "vit_small_patch16_dinov3",
             {"method": "patch"},
