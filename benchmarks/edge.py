@@ -304,7 +304,7 @@ def main() -> None:
     options = parser.parse_args()
     names = [name.strip() for name in options.profiles.split(",")]
     if unknown := [name for name in names if name not in PROFILES]:
-        parser.error(f"--profiles has {unknown[0]!r}; allowed are {', '.join(PROFILES)}")
+        parser.error(f"--profiles has {unknown[0]!r}; available: {', '.join(PROFILES)}")
     micro_batches = options.micro_batches
     parts = int(micro_batches) if micro_batches.isdigit() else micro_batches
     if not is_parts(parts):

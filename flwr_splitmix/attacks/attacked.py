@@ -194,8 +194,8 @@ class Attacked:
         spare = 0 if self.spare is None else len(self.spare)
         if number > spare + len(rest):
             raise ValueError(
-                f"{counted(number, 'public image')} {are(number)} asked for, {spare + len(rest)} "
-                "are there"
+                f"{counted(number, 'public image')} {are(number)} asked for, "
+                f"{spare + len(rest)} {are(spare + len(rest))} available"
             )
         parts = []
         if self.spare is not None:

@@ -55,7 +55,7 @@ def attack_named(name: str) -> type[Attack]:
     """
     attacks = image_attacks()
     if name not in attacks:
-        raise ValueError(f"there is no attack {name!r} on images; there are {', '.join(attacks)}")
+        raise ValueError(f"unknown attack on images {name!r}; available: {', '.join(attacks)}")
     return attacks[name]
 
 
@@ -78,12 +78,13 @@ def own_attack(kind: object) -> type[Attack]:
         raise TypeError(f"the attack {kind.__name__} lacks {', '.join(lacking)}")
     if kind.goal not in (goals := get_args(Goal)):
         raise TypeError(
-            f"the attack {kind.__name__} has the goal {kind.goal!r}; allowed are {', '.join(goals)}"
+            f"the attack {kind.__name__} has the goal {kind.goal!r}; it must be one of "
+            f"{', '.join(goals)}"
         )
     if unknown := sorted(set(kind.needs) - NEEDS.keys()):
         raise TypeError(
-            f"the attack {kind.__name__} needs {', '.join(map(repr, unknown))}; allowed are "
-            f"{', '.join(NEEDS)}"
+            f"the attack {kind.__name__} has unknown needs {', '.join(map(repr, unknown))}; "
+            f"available: {', '.join(NEEDS)}"
         )
     return kind
 
@@ -92,5 +93,5 @@ def text_attack_named(name: str) -> type[TextAttack]:
     """Return an attack on texts by its name; raises as `attack_named`."""
     attacks = text_attacks()
     if name not in attacks:
-        raise ValueError(f"there is no attack {name!r} on texts; there are {', '.join(attacks)}")
+        raise ValueError(f"unknown attack on texts {name!r}; available: {', '.join(attacks)}")
     return attacks[name]

@@ -53,44 +53,44 @@ def checked_guess(attack: Attack, guess: object, view: View) -> Guess:
     run = f"{type(attack).__name__}.run"
     if not isinstance(guess, Guess):
         raise TypeError(
-            f"{run} returns {described(guess)}; needed is a Guess(values, confidence, where)"
+            f"{run} returns {described(guess)}; expected a Guess(values, confidence, where)"
         )
     where = _places(run, guess.where, view)
     form, fits = _form(attack, guess.values, len(where), view)
     if not fits:
         raise ValueError(
             f"{run} returns a Guess with values {_kind(guess.values)} at "
-            f"{counted(len(where), 'place')} (where); needed is {form}, one for each place"
+            f"{counted(len(where), 'place')} (where); expected {form}, one for each place"
         )
     confidence: object = guess.confidence
     if not isinstance(confidence, Tensor) or tuple(confidence.shape) != (len(where),):
         raise ValueError(
-            f"{run} returns a Guess with confidence {_kind(confidence)}; needed is a float tensor "
+            f"{run} returns a Guess with confidence {_kind(confidence)}; expected a float tensor "
             f"({len(where)},), one for each guess"
         )
     if not bool(torch.isfinite(guess.values).all()):
         raise ValueError(
-            f"{run} returns a Guess whose values have NaN or infinite numbers; needed are finite "
-            "ones: leave out places at which there is no guess"
+            f"{run} returns a Guess whose values have NaN or infinite numbers; they must be "
+            "finite: leave out places at which there is no guess"
         )
     if bool(torch.isnan(confidence).any()):
-        raise ValueError(f"{run} returns a Guess whose confidence has NaN; needed are numbers")
+        raise ValueError(f"{run} returns a Guess whose confidence has NaN; expected numbers")
     return Guess(guess.values, confidence, where)
 
 
 def _places(run: str, where: object, view: View) -> list[tuple[int, int]]:
     """Return (release, row) of every guess, once each is known to be in the view."""
     rows = [len(release.smashed) for release in view.releases]
-    needed = "needed is a list of pairs (release, row), a release's position in view.releases"
+    expected = "expected a list of pairs (release, row), a release's position in view.releases"
     if not isinstance(where, Sequence):
-        raise TypeError(f"{run} returns a Guess with where {described(where)}; {needed}")
+        raise TypeError(f"{run} returns a Guess with where {described(where)}; {expected}")
     places: list[tuple[int, int]] = []
     for number, place in enumerate(where):
         try:
             release, row = (whole_number("where", each) for each in place)
         except (TypeError, ValueError):
             raise TypeError(
-                f"{run} returns a Guess with where[{number}] {described(place)}; {needed}"
+                f"{run} returns a Guess with where[{number}] {described(place)}; {expected}"
             ) from None
         if not 0 <= release < len(rows):
             raise ValueError(
@@ -107,7 +107,7 @@ def _places(run: str, where: object, view: View) -> list[tuple[int, int]]:
 
 
 def _form(attack: Attack, values: object, guesses: int, view: View) -> tuple[str, bool]:
-    """Return what values a goal needs, in words, and whether these are so."""
+    """Return the form that a goal requires of values, in words, and whether these have it."""
     knowledge, goal = view.knowledge, attack.goal
     shape = tuple(values.shape) if isinstance(values, Tensor) else None
     floating = isinstance(values, Tensor) and values.is_floating_point()

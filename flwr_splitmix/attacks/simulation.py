@@ -94,7 +94,7 @@ def passes(
     named = clients if owners is None else max(clients, int(owners.max()) + 1)
     segments = _segments(known, lowers, named, generator)
     if include is not None and include not in segments:
-        raise ValueError(f"there is no client {include}; there are {sorted(segments)}")
+        raise ValueError(f"unknown client {include}; available: {sorted(segments)}")
     members = _Members(sorted(segments), clients, include, generator)
     if owners is None:
         turns = _of_any(order, members, batch_size)

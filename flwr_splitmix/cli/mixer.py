@@ -36,7 +36,7 @@ def mixer(
             envvar="SPLITMIX_MIXER_SEED_FILE",
             help="The secret seed of groups, ratios and masks: a file with a whole number of "
             "2^48 to 2^63 - 1. Only for runs that are to repeat: a server can then rehearse a "
-            "round with nodes of its own. Without it each round has a seed that nobody knows.",
+            "round with nodes of its own. Without it each round has a seed that is unknown to all.",
         ),
     ] = None,
     ssl_certfile: Annotated[

@@ -126,7 +126,7 @@ def numbers(seeds: str) -> list[int]:
         numbers = [-1]
     if min(numbers) < 0 or max(numbers) >= 2**63:
         raise RunError(
-            f"seeds is {seeds!r:.80}; allowed are numbers from 0 to 2**63 - 1, as in 0,1,2"
+            f"seeds is {seeds!r:.80}; they must be numbers from 0 to 2**63 - 1, as in 0,1,2"
         )
     return list(dict.fromkeys(numbers))
 

@@ -59,5 +59,5 @@ def experiment_named(name: str) -> Experiment:
         raise ExperimentError(f"{name!r} is an experiment on privacy, not on accuracy")
     names = [*EXPERIMENTS, *PRIVACY_EXPERIMENTS]
     close = difflib.get_close_matches(name, names, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
-    raise ExperimentError(f"there is no experiment {name!r}; {hint}")
+    hint = f"did you mean {' or '.join(close)}?" if close else f"available: {', '.join(names)}"
+    raise ExperimentError(f"unknown experiment {name!r}; {hint}")

@@ -86,8 +86,8 @@ class Scale:
         model = self.models.get(variant.model)
         if model is None:
             raise ExperimentError(
-                f"there is no model {variant.model!r} at scale {self.name}; "
-                f"allowed are {', '.join(self.models)}"
+                f"scale {self.name} has no model {variant.model!r}; "
+                f"available: {', '.join(self.models)}"
             )
         options = dict(model.options)
         method = BY_NAME.get(variant.method)  # None for whole models
@@ -298,5 +298,5 @@ def scale_named(name: str) -> Scale:
         If there is none.
     """
     if name not in SCALES:
-        raise ExperimentError(f"there is no scale {name!r}; allowed are {', '.join(SCALES)}")
+        raise ExperimentError(f"unknown scale {name!r}; available: {', '.join(SCALES)}")
     return SCALES[name]

@@ -18,7 +18,7 @@ def check_method(cell: Cell) -> None:
     """Raise ExperimentError if the cell's method does not exist."""
     if cell.method not in STRATEGIES and cell.method not in BASELINES:
         raise ExperimentError(
-            f"there is no method {cell.method!r}; there are {', '.join([*STRATEGIES, *BASELINES])}"
+            f"unknown method {cell.method!r}; available: {', '.join([*STRATEGIES, *BASELINES])}"
         )
 
 

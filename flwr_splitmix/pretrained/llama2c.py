@@ -97,7 +97,7 @@ def _sizes_of(data: bytes) -> tuple[_Sizes, bool]:
         If no model has such sizes.
     """
     if len(data) < _HEADER.size:
-        raise ValueError(f"a model has a header of {_HEADER.size} bytes; these are {len(data)}")
+        raise ValueError(f"a model has a header of {_HEADER.size} bytes; got {len(data)}")
     header = _Sizes(*_HEADER.unpack_from(data))
     sizes = header._replace(vocabulary=abs(header.vocabulary))
     uneven = min(sizes) < 1 or sizes.width % sizes.heads or sizes.heads % sizes.kv_heads
@@ -204,7 +204,7 @@ def _pieces(data: bytes, count: int) -> Iterator[tuple[str, float]]:
     place = 4  # after the maximum length of a piece
     for number in range(count):
         if place + _PIECE.size > len(data):
-            raise ValueError(f"the tokenizer ends after {number} pieces; {count} are needed")
+            raise ValueError(f"the tokenizer ends after {number} pieces; expected {count}")
         score, length = _PIECE.unpack_from(data, place)
         place += _PIECE.size
         text = data[place : place + length]

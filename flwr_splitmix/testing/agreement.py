@@ -104,7 +104,7 @@ def check_same_tensors(
                 break
     if not worst <= tolerance:
         raise AssertionError(
-            f"{what}: {where} differs by {worst:.3g}, allowed is {tolerance:.3g} "
+            f"{what}: {where} differs by {worst:.3g}; at most {tolerance:.3g} is allowed "
             f"(expected {_shown(expected[where])}, found {_shown(actual[where])})"
         )
 

@@ -44,7 +44,7 @@ def check_upload(
     """
     if payload.keys() != {"smashed", "labels"}:
         raise AssertionError(
-            f"{where} uploads {', '.join(sorted(payload))}; allowed are smashed and labels"
+            f"{where} uploads {', '.join(sorted(payload))}; expected smashed and labels"
         )
     if len(payload["smashed"]) != len(shares):
         raise AssertionError(f"{where} uploads other than one tensor for each of its passes")

@@ -117,7 +117,7 @@ def _check_reply(event: Exchange, width: int, where: str) -> None:
     keys = set(event.payload)
     if keys and not needed <= keys <= needed | allowed:
         raise AssertionError(
-            f"{where} holds {', '.join(sorted(keys))}; allowed are "
+            f"{where} holds {', '.join(sorted(keys))}; allowed keys: "
             f"{', '.join(sorted(needed | allowed)) or 'none'}"
         )
     if event.method == "score":
@@ -144,6 +144,6 @@ def _check_tensors(payload: Any, width: int, where: str, key: str = "") -> None:
             fits = payload.is_floating_point() and payload.dim() == 3 and payload.shape[2] == width
         if not fits:
             raise AssertionError(
-                f"{where}: {key} is {tuple(payload.shape)} of {payload.dtype}; allowed are masks "
-                f"(b, T) of uint8 and floating (b, T, {width})"
+                f"{where}: {key} is {tuple(payload.shape)} of {payload.dtype}; expected masks "
+                f"(b, T) of uint8, or floating (b, T, {width})"
             )

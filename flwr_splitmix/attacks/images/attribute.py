@@ -159,7 +159,7 @@ class Attribute(Attack):
             else:
                 raise NotApplicable(
                     f"rows of {knowledge.method} have masks of their own, and no lower segment is "
-                    "known: nothing tells whose a patch is"
+                    "known: nothing shows whose a patch is"
                 )
             owners.append(owner.clone())
             sure.append(certain.float().mean(1))

@@ -64,7 +64,7 @@ class Collect(TrainedAttack):
 
     def learn(self, view: View, public: Pictures | None) -> None:
         """Link the view's rows, then train on public images released equally often."""
-        assert public is not None, "`fit` has refused to go on without"
+        assert public is not None, "`fit` refuses without public data"
         frozen = isinstance(view.knowledge.mixer, FrozenEdge)
         pictures = public.fitted(view.knowledge.image_shape)
         self._near = None if frozen else near_enough(view, pictures, self.seed)

@@ -40,7 +40,7 @@ class Jigsaw(Attack):
 
     def learn(self, view: View, public: Pictures | None) -> None:
         """Train on shuffled public images."""
-        assert public is not None, "`fit` has refused to go on without"
+        assert public is not None, "`fit` refuses without public data"
         knowledge = view.knowledge
         geometry = knowledge.geometry
         grid = self._grid = knowledge.patch_grid

@@ -52,7 +52,7 @@ class LabelsCluster(Attack):
         place = {at: number for number, at in enumerate(where)}
         pairs = [(place[at], label) for at, label in hints.items() if at in place]
         if not pairs:
-            raise NotApplicable("labels-cluster needs one sample of known label at least (hints)")
+            raise NotApplicable("labels-cluster needs at least one sample with a known label (hints)")
         known_rows, labels = (torch.tensor(part) for part in zip(*pairs, strict=True))
         scores = nearest_known(rows, known_rows, labels, classes)
         if self.setting.get("way", "spectral") == "similarity":

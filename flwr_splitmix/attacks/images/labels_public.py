@@ -50,7 +50,7 @@ class LabelsPublic(Attack):
 
     def learn(self, view: View, public: Pictures | None) -> None:
         """Choose the classifier on public images, as the first client releases them."""
-        assert public is not None, "`fit` has refused to go on without"
+        assert public is not None, "`fit` refuses without public data"
         knowledge = view.knowledge
         pictures = public.fitted(knowledge.image_shape).take(slice(0, MOST[self.budget.scale]))
         several = pictures.labels.dim() > 1 or int(pictures.labels.max()) >= knowledge.num_classes
@@ -119,7 +119,7 @@ class LabelsPublic(Attack):
 def _lower_for(knowledge: Knowledge, client: int | None) -> Lowers:
     """Return the lower segment to release public images through: a client's, or that of all."""
     if knowledge.lowers is None:
-        assert knowledge.first is not None, "`check` has refused to go on without"
+        assert knowledge.first is not None, "`check` refuses without a first segment"
         return knowledge.first
     lower = knowledge.lower_of(client)
     assert lower is not None

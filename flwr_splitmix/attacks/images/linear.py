@@ -34,7 +34,7 @@ class Linear(Attack):
 
     def learn(self, view: View, public: Pictures | None) -> None:
         """Fit an inverse for each lower segment."""
-        assert public is not None, "`fit` has refused to go on without"
+        assert public is not None, "`fit` refuses without public data"
         knowledge = view.knowledge
         self._grid = knowledge.patch_grid
         pictures = public.fitted(knowledge.image_shape)

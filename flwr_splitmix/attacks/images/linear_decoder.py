@@ -45,7 +45,7 @@ class LinearDecoder(Decoder):
         The decoder comes last, with half of the time that is left, so that a limit does not cost
         the other ways.
         """
-        assert public is not None, "`fit` has refused to go on without"
+        assert public is not None, "`fit` refuses without public data"
         pictures = public.fitted(view.knowledge.image_shape)
         judges, others = set_apart(pictures, ROWS, self.seed)
         linear, painter = Linear(), painter_of(view, others, self.budget)

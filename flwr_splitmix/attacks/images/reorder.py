@@ -56,7 +56,7 @@ class Reorder(Attack):
 
     def learn(self, view: View, public: Pictures | None) -> None:
         """Regress the slots of public images' tokens."""
-        assert public is not None, "`fit` has refused to go on without"
+        assert public is not None, "`fit` refuses without public data"
         pictures = public.fitted(view.knowledge.image_shape)
         judges, others = set_apart(pictures, COMPARED * view.knowledge.k, self.seed)
         rows = min(len(others), PUBLIC, max(64, 4 * ROWS // view.knowledge.geometry.patches))

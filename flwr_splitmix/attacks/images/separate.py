@@ -134,7 +134,7 @@ class Separate(Attack):
 
         Training has half of the time that is left then, as the exact way needs some as well.
         """
-        assert public is not None, "`fit` has refused to go on without"
+        assert public is not None, "`fit` refuses without public data"
         knowledge = view.knowledge
         pictures = public.fitted(knowledge.image_shape)
         moved = moves_patches(knowledge.mixer)

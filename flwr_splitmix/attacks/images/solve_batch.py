@@ -49,7 +49,7 @@ class SolveBatch(Attack):
 
     def learn(self, view: View, public: Pictures | None) -> None:
         """Fit the reader to solved batches of public images."""
-        assert public is not None, "`fit` has refused to go on without"
+        assert public is not None, "`fit` refuses without public data"
         self._usual = _median_states(view.knowledge, public)
         self._reader = LinearDecoder(**self.setting)
         self._reader.fit(self._solved(view), public, self.budget, seed=self.seed)

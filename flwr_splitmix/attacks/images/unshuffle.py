@@ -58,7 +58,7 @@ class Unshuffle(Attack):
 
     def learn(self, view: View, public: Pictures | None) -> None:
         """Take the edge apart, and fit expectations and Gaussians to public images."""
-        assert public is not None, "`fit` has refused to go on without"
+        assert public is not None, "`fit` refuses without public data"
         knowledge = view.knowledge
         self.edge = ShuffledEdge.of(knowledge, self.budget.device)
         pictures = public.fitted(knowledge.image_shape).take(slice(0, PUBLIC))

@@ -84,7 +84,7 @@ class DiskTrace(Trace):
         reason = str(error.strerror or error)
         if self._once.add(("failed", reason)):
             log.warning(
-                "%s could not be recorded in %s: %s (said once, of all that cannot)",
+                "%s could not be recorded in %s: %s (further failures of this kind are not shown)",
                 subject, self.path, reason,
             )  # fmt: skip
 

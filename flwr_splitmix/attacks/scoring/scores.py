@@ -101,7 +101,7 @@ def score_guess(
         return _labels(guess, truth, seed)
     if goal == "membership":
         return _membership(guess, truth, seed)
-    raise ValueError(f"goal is {goal!r}; allowed are {', '.join(get_args(Goal))}")
+    raise ValueError(f"goal is {goal!r}; it must be one of {', '.join(get_args(Goal))}")
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def _owners(guess: Guess, truth: Truth, seed: int) -> AttackScores:
         guesses.append(guess.values[number].cpu().numpy())
         owners.append(release_owners[row].numpy())
     if not pairs:
-        raise ValueError("no release is a mixture of patches: there are no owners to tell")
+        raise ValueError("no release is a mixture of patches: there are no owners to find")
     releases = _releases(guess, pairs)
     right = [
         attributed(guessed, row_owners) for guessed, row_owners in zip(guesses, owners, strict=True)

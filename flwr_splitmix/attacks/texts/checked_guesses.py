@@ -27,12 +27,12 @@ def checked_guesses(attack: TextAttack, guesses: object, view: TextView) -> list
     """
     run = f"{type(attack).__name__}.run"
     if not isinstance(guesses, Sequence):
-        raise TypeError(f"{run} returns {described(guesses)}; needed is a list of TextGuess")
+        raise TypeError(f"{run} returns {described(guesses)}; expected a list of TextGuess")
     checked: list[TextGuess] = []
     for number, guess in enumerate(guesses):
         if not isinstance(guess, TextGuess):
             raise TypeError(
-                f"{run} returns {described(guess)} as guess {number}; needed is a TextGuess("
+                f"{run} returns {described(guess)} as guess {number}; expected a TextGuess("
                 "release, ids, confidence, way)"
             )
         if reason := _misfit(guess, view):
@@ -42,22 +42,22 @@ def checked_guesses(attack: TextAttack, guesses: object, view: TextView) -> list
 
 
 def _misfit(guess: TextGuess, view: TextView) -> str:
-    """Return what of a guess does not fit a view, and what is needed; "" if all fits."""
+    """Return which part of a guess does not fit a view, and what it must be; "" if all fit."""
     release, ids = guess.release, guess.ids
     if type(release) is not int or not 0 <= release < len(view.releases):
         releases = counted(len(view.releases), "release")
         return f"release {release!r}, but the view has {releases}, counted from 0"
-    needed = (view.releases[release].messages.shape[1],)
+    shape = (view.releases[release].messages.shape[1],)
     if not isinstance(ids, Tensor):
-        return f"ids {described(ids)}; needed is an int64 tensor {needed}, a token at each place"
-    if tuple(ids.shape) != needed or ids.dtype != torch.int64:
+        return f"ids {described(ids)}; expected an int64 tensor {shape}, a token at each place"
+    if tuple(ids.shape) != shape or ids.dtype != torch.int64:
         return (
-            f"ids {tuple(ids.shape)} of {ids.dtype}; needed is an int64 tensor {needed}, a token "
+            f"ids {tuple(ids.shape)} of {ids.dtype}; expected an int64 tensor {shape}, a token "
             "at each place of its release"
         )
     words = None if view.knowledge.base is None else view.knowledge.base.vocab_size
     if words is not None and not bool(((ids >= 0) & (ids < words)).all()):
         return f"ids from {int(ids.min())} to {int(ids.max())}; tokens are from 0 to {words - 1}"
     if math.isnan(guess.confidence):
-        return "a confidence of NaN; needed is a number"
+        return "a confidence of NaN; it must be a number"
     return ""

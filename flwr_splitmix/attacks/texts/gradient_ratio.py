@@ -51,7 +51,7 @@ def gradient_ratio(messages: Tensor, gradients: Tensor, *, per_sample: bool = Fa
             f"{tuple(gradients.shape)}; both must be (m, b, T, d)"
         )
     if not bool(gradients.any()):
-        raise ValueError("the gradients are all zero; they tell nothing of the weights")
+        raise ValueError("the gradients are all zero; they reveal nothing about the weights")
     mixtures, returned = messages.detach().double(), gradients.detach().double()
     if per_sample:
         weights = _first_direction(returned.transpose(0, 1).flatten(2))

@@ -102,8 +102,8 @@ def search(
     """
     if messages.ndim != 3 or states.ndim != 2 or messages.shape[-1] != states.shape[-1]:
         raise ValueError(
-            f"messages have shape {tuple(messages.shape)} and states {tuple(states.shape)}; needed "
-            "are (m, T, d) and (n, d)"
+            f"messages have shape {tuple(messages.shape)} and states {tuple(states.shape)}; they "
+            "must be (m, T, d) and (n, d)"
         )
     m, length = messages.shape[:2]
     mixtures = messages.detach().float()[:, min(skip, length - 1) :]

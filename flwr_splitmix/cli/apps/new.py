@@ -39,7 +39,7 @@ def new(
     folder = Path(name)
     if not _NAME.fullmatch(folder.name):
         fail(
-            f"{folder.name!r:.80} is not an app's name: allowed are up to 32 small letters, digits "
+            f"{folder.name!r:.80} is not an app's name: it must be up to 32 small letters, digits "
             "and '-', with a letter first"
         )
     if os.path.lexists(folder):

@@ -12,7 +12,7 @@ def tell_of_fewer(requested: int, trained: int, held_out: int, noun: str) -> Non
     counts = {"training": trained, "held-out": held_out}
     if few := [f"{count} {kind}" for kind, count in counts.items() if count < requested]:
         typer.echo(
-            f"note: --victims asks for {counted(requested, noun)} of each kind; there are only "
+            f"note: --victims asks for {counted(requested, noun)} of each kind; available: "
             f"{' and '.join(few)} ones",
             err=True,
         )

@@ -113,7 +113,7 @@ def _classes_table(names: Sequence[str], predictions: Sequence[Sequence[Likely]]
 
 
 def _shortened(text: str) -> str:
-    """Return the beginning of a text, in one line, with an ellipsis if it goes on."""
+    """Return the beginning of a text, in one line, with an ellipsis if it is longer."""
     line = " ".join(text.split())
     return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 4].rstrip()} ..."
 

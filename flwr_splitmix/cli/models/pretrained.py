@@ -66,7 +66,7 @@ def fetch(
     from flwr_splitmix.registries import RegistryError
 
     if name not in MODELS:
-        raise RunError(f"there is no model {name!r}; there are {', '.join(MODELS)}")
+        raise RunError(f"unknown model {name!r}; available: {', '.join(MODELS)}")
     decoder, folder = MODELS[name], model_folder(name)
     if (folder / "config.json").is_file():
         typer.echo(f"{name} is in {folder} already")

@@ -274,7 +274,7 @@ def _asked_passes(options: PlanOptions) -> int:
         if counts:
             name = next(iter(counts))
             raise ValueError(
-                f"--passes and --{name.replace('_', '-')} are given; say either --passes, or "
+                f"--passes and --{name.replace('_', '-')} are given; use either --passes, or "
                 "--rounds, --steps, --records and --batch-size"
             )
         return options.passes

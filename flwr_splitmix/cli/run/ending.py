@@ -104,9 +104,9 @@ def _finish(
         )
     if not status.startswith("finished"):
         fail(
-            f"Flower's log ended, but run {followed.flower_run} may go on: Flower says "
-            f"{status!r}; `flwr log {followed.flower_run} --stream` follows it, and `flwr stop "
-            f"{followed.flower_run}` ends it (Flower's log until then: {followed.log})"
+            f"Flower's log ended, but run {followed.flower_run} may still be running: Flower "
+            f"reports {status!r}; `flwr log {followed.flower_run} --stream` follows it, and `flwr "
+            f"stop {followed.flower_run}` ends it (Flower's log until then: {followed.log})"
         )
     stopped = status != "finished:completed" and (interrupted or status == "finished:stopped")
     if stopped and followed.run is not None:
@@ -122,8 +122,8 @@ def _finish(
     if stopped:
         resume = f"; resume it with {resuming}" if resuming else ""
         fail(f"the run was stopped{resume} (Flower's log: {followed.log})", INTERRUPTED)
-    reason = _reason(details) or followed.raised or f"Flower says {status!r}"
-    resume = f"; once that is mended, {resuming} goes on" if resuming else ""
+    reason = _reason(details) or followed.raised or f"Flower reports {status!r}"
+    resume = f"; once that is fixed, {resuming} resumes the run" if resuming else ""
     fail(f"the run failed: {reason}{resume} (Flower's log: {followed.log})")
 
 

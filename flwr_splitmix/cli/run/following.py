@@ -131,7 +131,7 @@ def display() -> Iterator[Display]:
 
 
 class ClosedError(Exception):
-    """Nobody reads the progress any more: standard output takes no more.
+    """Standard output accepts no more, so that the progress is not read any more.
 
     Parameters
     ----------

@@ -94,7 +94,7 @@ def read_connection(name: str | None) -> Connection:
 
 
 def _described(file: Path) -> dict[str, Any]:
-    """Return flwr's configuration, or of it what flwr will write if there is none."""
+    """Return flwr's configuration, or, if there is none, what is needed of flwr's default."""
     local = {"superlink": {"default": "local", "local": {"address": LOCAL[0]}}}
     try:
         return local | tomllib.loads(file.read_text(encoding="utf-8"))
@@ -152,8 +152,8 @@ def check_environment(connection: Connection) -> str:
             continue
         if listener.programs is None:
             return (
-                f"which environment the SuperLink on port {port} belongs to cannot be seen from "
-                "here; the run is computed with the packages of that one"
+                f"it could not be determined which environment the SuperLink on port {port} "
+                "belongs to; the run uses that environment's packages"
             )
         programs = programs_here()
         if listener.programs != programs:
@@ -171,7 +171,7 @@ def programs_here() -> Path:
 def _foreign(connection: Connection, listener: Listener, programs: Path) -> str:
     theirs = "unknown" if listener.programs is None else listener.programs.parent
     message = (
-        f"the SuperLink on port {listener.port} (process {listener.pid}) is of another "
+        f"the SuperLink on port {listener.port} (process {listener.pid}) belongs to another "
         f"environment, {theirs}, and would run the app with that one's packages, not with those of "
         f"{programs.parent}; end it (kill {listener.pid})"
     )

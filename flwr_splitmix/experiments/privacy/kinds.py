@@ -215,7 +215,7 @@ class Matrix:
         """
         if name not in self.sizes:
             raise ExperimentError(
-                f"there is no scale {name!r}; allowed are {', '.join(self.sizes)}"
+                f"unknown scale {name!r}; available: {', '.join(self.sizes)}"
             )
         return self.sizes[name]
 

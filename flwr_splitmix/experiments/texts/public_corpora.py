@@ -50,7 +50,7 @@ def open_public_pair(
     for name in corpora:
         if name not in PUBLIC_CORPORA:
             raise DataError(
-                f"there is no public corpus {name!r}; public_corpora may name "
+                f"unknown public corpus {name!r}; public_corpora may name "
                 f"{', '.join(PUBLIC_CORPORA)}"
             )
     calibration, supports = (

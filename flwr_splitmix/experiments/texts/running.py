@@ -108,7 +108,7 @@ def run_texts(
 def _check(cell: Cell) -> None:
     if cell.method not in OPTIONS:
         raise ExperimentError(
-            f"there is no method {cell.method!r} for texts; there are {', '.join(OPTIONS)}"
+            f"unknown method for texts {cell.method!r}; available: {', '.join(OPTIONS)}"
         )
     unknown = {name for name, _ in cell.options} - OPTIONS[cell.method]
     if unknown:

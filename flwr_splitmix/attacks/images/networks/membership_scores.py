@@ -138,7 +138,7 @@ def lira(target: Tensor, references: Tensor) -> Tensor:
     """
     if references.ndim != 2 or len(references) < 2:
         raise ValueError(
-            f"references have shape {tuple(references.shape)}; at least two models are needed"
+            f"references have shape {tuple(references.shape)}; they must be of at least two models"
         )
     others = references.double()
     # With few models, one variance for all candidates is more stable than one each.

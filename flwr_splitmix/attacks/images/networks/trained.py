@@ -40,7 +40,7 @@ class TrainedAttack(Attack):
 
     def learn(self, view: View, public: Pictures | None) -> None:
         """Train on public images; see `Attack.learn`."""
-        assert public is not None, "`fit` has refused to go on without"
+        assert public is not None, "`fit` refuses without public data"
         pictures = public.fitted(view.knowledge.image_shape)
         self._reader = train_reader(
             lambda width: self.network(view.knowledge, width),

@@ -94,8 +94,8 @@ class PatchMap:
             return None
         if tokens > MAX_PATCHES:
             raise NotApplicable(
-                f"{knowledge.method} has {tokens} patches an image; of at most {MAX_PATCHES} "
-                "places are found"
+                f"{knowledge.method} has {tokens} patches an image; the places of at most "
+                f"{MAX_PATCHES} are found"
             )
         mean = patches.mean(0)
         patch_map = cls(edge, grid, weights, offset, mean, weights[:, :0])
