@@ -87,7 +87,7 @@ def check_digest(archive: Path, package: Package) -> None:
         )
 
 
-def fetch(package: Package, place: Path, told: ProgressCallback | None = None) -> Path:
+def fetch(package: Package, place: Path, on_progress: ProgressCallback | None = None) -> Path:
     """Fetch a package's archive into a folder; what an earlier try left there is gone on with.
 
     A package of npm is downloaded from the registry that npm, or the environment variable
@@ -116,7 +116,7 @@ def fetch(package: Package, place: Path, told: ProgressCallback | None = None) -
     _check_address(registry)
     file = f"{package.name.rpartition('/')[2]}-{package.version}.tgz"
     try:
-        _download(f"{registry.rstrip('/')}/{package.name}/-/{file}", archive, told)
+        _download(f"{registry.rstrip('/')}/{package.name}/-/{file}", archive, on_progress)
     except urllib.error.HTTPError as error:
         if npm is not None and error.code in _LOGIN:
             return _by_npm(npm, package, place)
@@ -175,7 +175,7 @@ def _request(address: str) -> urllib.request.Request:
     return request
 
 
-def _download(address: str, archive: Path, told: ProgressCallback | None) -> None:
+def _download(address: str, archive: Path, on_progress: ProgressCallback | None) -> None:
     """Download to a file that appears when it is whole; a part that is there is continued."""
     part = archive.with_name(f"{archive.name}.part")
     received = part.stat().st_size if part.exists() else 0
@@ -198,8 +198,8 @@ def _download(address: str, archive: Path, told: ProgressCallback | None) -> Non
             while piece := reply.read(_PIECE):
                 file.write(piece)
                 received += len(piece)
-                if told is not None:
-                    told(received, whole)
+                if on_progress is not None:
+                    on_progress(received, whole)
     if whole and received != whole:
         raise OSError(f"the connection ended after {received} of {whole} bytes")
     os.replace(part, archive)

@@ -17,7 +17,7 @@ from flwr_splitmix.attacks.scoring.cosine_scores import Score, score
 from flwr_splitmix.attacks.texts.blind_source import blind_source, separate_gradients
 from flwr_splitmix.attacks.texts.gradient_ratio import Ratio, gradient_ratio
 from flwr_splitmix.attacks.texts.read_labels import read_labels
-from flwr_splitmix.attacks.texts.read_tokens import Reading, read_tokens
+from flwr_splitmix.attacks.texts.read_tokens import TokenReading, read_tokens
 from flwr_splitmix.attacks.texts.repeated_text import SharedMessages, repeated_text
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ __all__ = [
     "NotApplicable",
     "Pictures",
     "Ratio",
-    "Reading",
     "Recorder",
     "Release",
     "Score",
     "SharedMessages",
+    "TokenReading",
     "View",
     "blind_source",
     "gradient_ratio",

@@ -56,7 +56,7 @@ class View(AnyView):
         What was recorded of clients' tails in the U shape; None if nothing was.
     """
 
-    lacks: ClassVar[Mapping[str, str]] = NEEDS
+    wording_of_missing: ClassVar[Mapping[str, str]] = NEEDS
 
     adversary: Adversary
     releases: Sequence[Release]
@@ -64,7 +64,7 @@ class View(AnyView):
     tails: Tails | None = None
 
     @property
-    def has(self) -> frozenset[str]:
+    def available(self) -> frozenset[str]:
         """The entries of `NEEDS` that this view has."""
         knowledge, releases = self.knowledge, self.releases
         entries = {

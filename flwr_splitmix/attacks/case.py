@@ -60,7 +60,7 @@ class Victims:
 
     def release(
         self,
-        known: Knowledge,
+        knowledge: Knowledge,
         pictures: Pictures,
         owners: Tensor | None,
         *,
@@ -74,7 +74,7 @@ class Victims:
 
         Parameters
         ----------
-        known
+        knowledge
             The trained system.
         owners
             (n,): each image's client; None: steps draw the clients.
@@ -91,12 +91,12 @@ class Victims:
         last = max((release.server_round for release in self._releases), default=0)
         for turn in range(repeats):
             for step, batches, orders in passes(
-                known,
+                knowledge,
                 pictures.images,
                 pictures.labels,
                 generator(seed, "after", int(trained), turn),
-                lowers=known.lowers,
-                batch_size=known.batch_size,
+                lowers=knowledge.lowers,
+                batch_size=knowledge.batch_size,
                 gradients=gradients,
                 server_round=last + 1 + turn,
                 include=include,
@@ -105,9 +105,9 @@ class Victims:
                 moved = {client: rows + start for client, rows in batches.items()}
                 self._add_releases(step, moved, orders)
 
-    def case(self, known: Knowledge) -> Case:
-        """Return the case, of an adversary that knows `known`."""
-        view = View(self._reader.adversary, self._releases, known)
+    def case(self, knowledge: Knowledge) -> Case:
+        """Return the case, of an adversary that knows `knowledge`."""
+        view = View(self._reader.adversary, self._releases, knowledge)
         return Case(view, Truth(joined(self._pictures), torch.cat(self._trained), self._origins))
 
     def _add_images(self, pictures: Pictures, *, trained: bool) -> int:

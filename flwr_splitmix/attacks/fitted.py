@@ -1,4 +1,4 @@
-"""What attacks on images and texts share: a budget, and fitting to a view."""
+"""The budget of an attack, and its fitting to a view: common to images and texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Scale = Literal["smoke", "cpu", "paper"]
 
 
 class NotApplicable(ValueError):  # noqa: N818  # the word of the tables
-    """An attack needs what the adversary lacks; tables then say so, and never "safe".
+    """An attack needs what the adversary lacks; tables then show that, and never "safe".
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ class NotApplicable(ValueError):  # noqa: N818  # the word of the tables
         Which of an attack's `needs` the view lacks, if that is the reason.
     """
 
-    def __init__(self, said: str, missing: Sequence[str] = ()) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, missing: Sequence[str] = ()) -> None:
+        super().__init__(message)
         self.missing = tuple(missing)
 
     @property
@@ -44,7 +44,7 @@ def _silent(loop: str, steps: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Budget:
-    """What an attack may spend: the same for all methods.
+    """The time and the steps that an attack may spend: the same for all methods.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Budget:
     stop
         When set, every loop ends after the current step, and the attack returns what it has.
     cut
-        Set once the attack has been told to end early; shared with budgets made from this one.
+        Set once `must_end` has returned True; shared with budgets made from this one.
     """
 
     scale: Scale = "cpu"
@@ -74,26 +74,28 @@ class Budget:
     cut: threading.Event = field(default_factory=threading.Event, compare=False)
     _began: float = field(default_factory=time.thread_time, init=False, repr=False, compare=False)
 
-    def steps(self, number: int, what: str = "") -> Iterator[int]:
+    def steps(self, number: int, loop: str = "") -> Iterator[int]:
         """Count steps from 0 up to `number`, ending early on a spent budget or `stop`.
 
         At least one step is made, so that there is a result.
         """
         number = number if self.iterations is None else min(number, self.iterations)
         for step in range(number):
-            if step and self.over:
+            if step and self.must_end():
                 return
             yield step
-            self.progress(what, step + 1, number)
+            self.progress(loop, step + 1, number)
 
-    @property
-    def over(self) -> bool:
-        """Whether the attack must end; asked before each further part of it."""
-        late = self.seconds is not None and self.spent > self.seconds
-        over = late or self.stop.is_set()
-        if over:
+    def must_end(self) -> bool:
+        """Return whether the attack must end now; if so, set `cut`.
+
+        An attack calls this before each further part of its work.
+        """
+        is_late = self.seconds is not None and self.spent > self.seconds
+        ends = is_late or self.stop.is_set()
+        if ends:
             self.cut.set()
-        return over
+        return ends
 
     @property
     def spent(self) -> float:
@@ -122,31 +124,33 @@ class Budget:
 
 
 class AnyView(ABC):
-    """What a named adversary has; `has` lists which of the attacks' possible needs it meets.
+    """What a named adversary has; `available` lists which of the attacks' needs it meets.
 
     Attributes
     ----------
-    lacks
+    wording_of_missing
         What attacks may need, and the wording for a view that lacks it.
     """
 
-    lacks: ClassVar[Mapping[str, str]]
+    wording_of_missing: ClassVar[Mapping[str, str]]
     adversary: Adversary
     knowledge: Any
 
     @property
     @abstractmethod
-    def has(self) -> frozenset[str]:
-        """The entries of `lacks` that this view has."""
+    def available(self) -> frozenset[str]:
+        """The keys of `wording_of_missing` that this view has."""
 
     def require(self, *needs: str) -> None:
         """Raise NotApplicable, naming what is missing, if the view lacks any of `needs`."""
-        missing = sorted({*needs} - {*self.has, "public data"})
+        missing = sorted({*needs} - {*self.available, "public data"})
         if missing:
-            lacks = " and ".join(self.lacks.get(need, f"no {need}") for need in missing)
+            wording = " and ".join(
+                self.wording_of_missing.get(need, f"no {need}") for need in missing
+            )
             raise NotApplicable(
                 f"the view of the adversary {self.adversary!r} on {self.knowledge.method} has "
-                f"{lacks}, without which there is no such attack",
+                f"{wording}, without which there is no such attack",
                 missing,
             )
 

@@ -30,11 +30,11 @@ def hints(kind: type[Attack], case: Case) -> Hints:
     return {at: label for label, at in first.items()}
 
 
-def without(guess: Guess, known: Hints, truth: Truth) -> Guess:
+def without(guess: Guess, hints: Hints, truth: Truth) -> Guess:
     """Return a guess without the images whose labels the attacker was given."""
-    if not known:
+    if not hints:
         return guess
-    hinted_images = {_image(at, truth) for at in known}
+    hinted_images = {_image(at, truth) for at in hints}
     remaining = [
         number for number, at in enumerate(guess.where) if _image(at, truth) not in hinted_images
     ]

@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 
 def simulate(
-    known: Knowledge,
+    knowledge: Knowledge,
     images: Tensor,
     labels: Tensor,
     generator: np.random.Generator,
@@ -41,10 +41,16 @@ def simulate(
     gradients: bool = False,
 ) -> list[Simulated]:
     """Return an adversary's releases of images; see `Knowledge.simulate`."""
-    reader = StepReader(known.mixer, known.num_classes, adversary)
+    reader = StepReader(knowledge.mixer, knowledge.num_classes, adversary)
     releases = []
     for step, batches, orders in passes(
-        known, images, labels, generator, lowers=lowers, batch_size=batch_size, gradients=gradients
+        knowledge,
+        images,
+        labels,
+        generator,
+        lowers=lowers,
+        batch_size=batch_size,
+        gradients=gradients,
     ):
         rows = batches.get(reader.member)
         own_labels = None if rows is None else labels[rows]
@@ -57,7 +63,7 @@ def simulate(
 
 
 def passes(
-    known: Knowledge,
+    knowledge: Knowledge,
     images: Tensor,
     labels: Tensor,
     generator: np.random.Generator,
@@ -89,10 +95,10 @@ def passes(
     ------
     A step; the positions of each client's images; the orders of each client's frozen edge.
     """
-    clients = max(known.k, known.mixer.min_members)
+    clients = max(knowledge.k, knowledge.mixer.min_members)
     order = generator.permutation(len(images))
     named = clients if owners is None else max(clients, int(owners.max()) + 1)
-    segments = _segments(known, lowers, named, generator)
+    segments = _segments(knowledge, lowers, named, generator)
     if include is not None and include not in segments:
         raise ValueError(f"unknown client {include}; available: {sorted(segments)}")
     members = _Members(sorted(segments), clients, include, generator)
@@ -100,21 +106,23 @@ def passes(
         turns = _of_any(order, members, batch_size)
     else:
         turns = _of_owners(order, owners.numpy()[order], members, batch_size)
-    geometry = known.geometry
+    geometry = knowledge.geometry
     upper = None
     if gradients:
-        if known.upper is None:
+        if knowledge.upper is None:
             raise ValueError("gradients need the upper segment, which this adversary does not have")
-        upper = copy.deepcopy(known.upper).train()  # a copy: training mode may change its buffers
+        upper = copy.deepcopy(
+            knowledge.upper
+        ).train()  # a copy: training mode may change its buffers
     for at, rows_of in enumerate(turns):
         batches = {client: torch.from_numpy(rows.copy()) for client, rows in rows_of.items()}
         shape = SmashedShape(
             len(next(iter(batches.values()))), geometry.patches, geometry.width, geometry.prefix,
-            geometry.grid, known.num_classes,
+            geometry.grid, knowledge.num_classes,
         )  # fmt: skip
-        plan = known.mixer.plan(sorted(batches), shape, generator)
+        plan = knowledge.mixer.plan(sorted(batches), shape, generator)
         inputs = {
-            client: (known.normalise(images[rows].float()), labels[rows])
+            client: (knowledge.normalise(images[rows].float()), labels[rows])
             for client, rows in batches.items()
         }
         seed = int(generator.integers(2**62))
@@ -123,7 +131,7 @@ def passes(
         if upper is not None:
             device = next((p.device for p in upper.parameters()), CPU)
             with seeded_draws(device, derive_seed(seed, "upper segment")):
-                gradient, loss = _gradients(known, upper, uploads, plan)
+                gradient, loss = _gradients(knowledge, upper, uploads, plan)
         step = Step(server_round, at, plan, uploads, gradient, loss, ids=batches)
         yield step, batches, orders
 

@@ -33,7 +33,7 @@ from flwr_splitmix.cli.results.plot import plot
 from flwr_splitmix.cli.results.report import report
 from flwr_splitmix.cli.results.show import show
 from flwr_splitmix.cli.run.command import run
-from flwr_splitmix.cli.terminal import drop_output, output_fails, say
+from flwr_splitmix.cli.terminal import drop_output, output_fails, print_sentence
 from flwr_splitmix.extras import MissingExtraError, needed_for
 from flwr_splitmix.runs import RunError
 
@@ -60,7 +60,7 @@ class _ErrorMessageGroup(TyperGroup):
             if error.filename is not None or not output_fails():
                 raise
             drop_output()
-            say(f"standard output cannot be written: {error.strerror}", err=True)
+            print_sentence(f"standard output cannot be written: {error.strerror}", err=True)
             sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -75,7 +75,9 @@ class _ErrorMessageGroup(TyperGroup):
         except FileNotFoundError as error:
             if _working_directory_exists():
                 raise
-            say("the folder that you are in has been removed; change to another one", err=True)
+            print_sentence(
+                "the folder that you are in has been removed; change to another one", err=True
+            )
             raise typer.Exit(1) from error
         except RuntimeError as error:
             if not isinstance(error, RunError):
@@ -83,7 +85,7 @@ class _ErrorMessageGroup(TyperGroup):
 
                 if not isinstance(error, StorageError):
                     raise
-            say(str(error), err=True)
+            print_sentence(str(error), err=True)
             raise typer.Exit(1) from error
 
 

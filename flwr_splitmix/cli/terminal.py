@@ -131,7 +131,7 @@ def numbers(seeds: str) -> list[int]:
     return list(dict.fromkeys(numbers))
 
 
-def say(sentence: str, color: str | None = None, *, err: bool = False) -> None:
+def print_sentence(sentence: str, color: str | None = None, *, err: bool = False) -> None:
     """Print a sentence whose names, of files or of a server, cannot command the terminal."""
     typer.secho(printable_lines(sentence), fg=color, err=err)
 
@@ -139,12 +139,12 @@ def say(sentence: str, color: str | None = None, *, err: bool = False) -> None:
 def note(remark: str, *, err: bool = True) -> None:
     """Print a remark, usually to standard error, unless it is empty."""
     if remark:
-        say(f"note: {remark}", typer.colors.YELLOW, err=err)
+        print_sentence(f"note: {remark}", typer.colors.YELLOW, err=err)
 
 
 def problem(sentence: str) -> None:
     """Print what is wrong to standard error."""
-    say(sentence, typer.colors.RED, err=True)
+    print_sentence(sentence, typer.colors.RED, err=True)
 
 
 def fail(sentence: str, status: int = 1) -> NoReturn:

@@ -8,12 +8,12 @@ from flwr_splitmix.experiments.cells import Cell, ExperimentError
 from flwr_splitmix.experiments.experiment import Entry
 
 
-def choose(pairs: list[tuple[Entry, Cell]], wanted: str) -> list[tuple[Entry, Cell]]:
+def choose(pairs: list[tuple[Entry, Cell]], filter_text: str) -> list[tuple[Entry, Cell]]:
     """Return the cells that match a filter, in their order.
 
     Parameters
     ----------
-    wanted
+    filter_text
         Alternatives separated by commas. Each consists of words separated by spaces, which must
         all be among a cell's words (method, k=2, alpha=6, model, n=10, iid, seed=0; see
         `Cell.words`), its id or the paper's name of its model; `*` matches any characters, and
@@ -24,9 +24,9 @@ def choose(pairs: list[tuple[Entry, Cell]], wanted: str) -> list[tuple[Entry, Ce
     ExperimentError
         If an alternative matches no cell; the message lists the known words.
     """
-    if not wanted.strip():
+    if not filter_text.strip():
         return pairs
-    alternatives = [part.lower().split() for part in wanted.split(",") if part.strip()]
+    alternatives = [part.lower().split() for part in filter_text.split(",") if part.strip()]
     for words in alternatives:
         if not any(_fits(entry, cell, words) for entry, cell in pairs):
             vocabulary = dict.fromkeys(word for _, cell in pairs for word in cell.words)

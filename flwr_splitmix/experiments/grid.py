@@ -25,7 +25,7 @@ State = Literal["begun", "round", "done", "failed"]
 
 
 @dataclass(frozen=True)
-class Progress:
+class CellProgress:
     """Progress or outcome of a cell.
 
     Parameters
@@ -47,7 +47,7 @@ class Progress:
     reason: str = ""
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[CellProgress], None]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def unfinished(cells: Sequence[Cell], home: Path | None) -> list[Cell]:
 
 def run_grid(
     cells: Sequence[Cell], place: Workplace, *, jobs: int = 1, on_progress: OnProgress
-) -> list[Progress]:
+) -> list[CellProgress]:
     """Run cells; a failure does not stop the others.
 
     Parameters
@@ -101,9 +101,9 @@ def run_grid(
     KeyboardInterrupt
         If the user stops it; another call resumes the cells.
     """
-    failures: list[Progress] = []
+    failures: list[CellProgress] = []
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: CellProgress) -> None:
         if progress.state == "failed":
             failures.append(progress)
         on_progress(progress)
@@ -132,13 +132,13 @@ def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
         nonlocal top1
         if event.evaluation is not None:
             top1 = event.evaluation.accuracy
-        tell(Progress(cell, "round", event.server_round, top1))
+        tell(CellProgress(cell, "round", event.server_round, top1))
 
     try:
         with held_run(cell, place.home, place.source) as run:
             if not is_complete(run):  # another process may have finished it
                 rounds = max(run.checkpoints.rounds(), default=0)
-                tell(Progress(cell, "begun", rounds))
+                tell(CellProgress(cell, "begun", rounds))
                 try:
                     with (
                         log_to(run.path / "log.txt"),
@@ -153,9 +153,9 @@ def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
     except _ReceiverGoneError:
         raise
     except Exception as error:
-        tell(Progress(cell, "failed", reason=reason_of(error)))
+        tell(CellProgress(cell, "failed", reason=reason_of(error)))
     else:
-        tell(Progress(cell, "done", cell.recipe.epochs, top1))
+        tell(CellProgress(cell, "done", cell.recipe.epochs, top1))
 
 
 def _top1(run: Run) -> float | None:
@@ -186,11 +186,11 @@ def log_to(file: Path) -> Iterator[None]:
 
 
 def _run_apart(cells: Sequence[Cell], place: Workplace, jobs: int, tell: OnProgress) -> None:
-    processes = Processes[Cell, Progress](
+    processes = Processes[Cell, CellProgress](
         forked(_LOADED),
         partial(_work, place),
         ended=lambda progress: progress.state in ("done", "failed"),
-        died=lambda cell, reason: Progress(cell, "failed", reason=reason),
+        died=lambda cell, reason: CellProgress(cell, "failed", reason=reason),
         patience=_PATIENCE,
     )
     waiting = deque(cells)
@@ -213,7 +213,7 @@ def _work(place: Workplace, cell: Cell, connection: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     torch.set_num_threads(1)
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: CellProgress) -> None:
         try:
             connection.send(progress)
         except ConnectionError as error:

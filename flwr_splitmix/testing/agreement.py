@@ -76,24 +76,27 @@ def check_same_results(a: Results, b: Results, tolerance: float = 0.0) -> None:
 
 
 def check_same_tensors(
-    what: str, expected: Mapping[str, Tensor], actual: Mapping[str, Tensor], tolerance: float = 0.0
+    subject: str,
+    expected: Mapping[str, Tensor],
+    actual: Mapping[str, Tensor],
+    tolerance: float = 0.0,
 ) -> None:
     """Compare named tensors.
 
     Raises
     ------
     AssertionError
-        With a message that begins with `what` and names the tensor that differs most.
+        With a message that begins with `subject` and names the tensor that differs most.
     """
     if expected.keys() != actual.keys():
         odd = sorted(expected.keys() ^ actual.keys())
-        raise AssertionError(f"{what}: only one side has {listed(odd, most=5)}")
+        raise AssertionError(f"{subject}: only one side has {listed(odd, most=5)}")
     worst, where = 0.0, ""
     for name, tensor in expected.items():
         other = actual[name]
         if tensor.shape != other.shape:
             raise AssertionError(
-                f"{what}: {name} is {tuple(other.shape)}, expected {tuple(tensor.shape)}"
+                f"{subject}: {name} is {tuple(other.shape)}, expected {tuple(tensor.shape)}"
             )
         if not tensor.numel():
             continue
@@ -104,7 +107,7 @@ def check_same_tensors(
                 break
     if not worst <= tolerance:
         raise AssertionError(
-            f"{what}: {where} differs by {worst:.3g}; at most {tolerance:.3g} is allowed "
+            f"{subject}: {where} differs by {worst:.3g}; at most {tolerance:.3g} is allowed "
             f"(expected {_shown(expected[where])}, found {_shown(actual[where])})"
         )
 

@@ -22,7 +22,7 @@ def goes_in_parts(down: Sequence[Exchange]) -> bool:
 
 
 def join_parts(
-    law: str, down: Sequence[Exchange], up: Sequence[Exchange], made: Sequence[Tensor]
+    law: str, down: Sequence[Exchange], up: Sequence[Exchange], outputs: Sequence[Tensor]
 ) -> tuple[list[Exchange], list[Exchange], list[Tensor]]:
     """Return one call, one reply and one output of the lower segment per step.
 
@@ -34,7 +34,7 @@ def join_parts(
         Name of the law, at the beginning of error messages.
     down, up
         Calls to one client and its replies, in the same order.
-    made
+    outputs
         Outputs of its lower segment, part by part.
 
     Raises
@@ -77,7 +77,7 @@ def join_parts(
     if whole:
         whole.append(replace(whole[-1], payload={}))
     parts = max((len(step_replies) for step_replies in replies), default=1)
-    batches = [made[i : i + parts] for i in range(0, len(made), parts)]
+    batches = [outputs[i : i + parts] for i in range(0, len(outputs), parts)]
     return calls, whole, [torch.cat(list(batch)) for batch in batches]
 
 

@@ -15,7 +15,7 @@ def check_upload(
     where: str,
     payload: Mapping[str, Any],
     shares: Sequence[Share | None],
-    made: Tensor,
+    output: Tensor,
     classes: Tensor,
     ids: Tensor,
     num_classes: int,
@@ -30,7 +30,7 @@ def check_upload(
         The reply.
     shares
         The client's share of each pass; None where it has none.
-    made
+    output
         Output (b, tokens, d) of its lower segment.
     classes, ids
         The classes of the batch's examples, int64 (b,) or (b, L), and their ids, int64 (b,).
@@ -40,7 +40,7 @@ def check_upload(
     Raises
     ------
     AssertionError
-        If it has anything else than what the shares keep of `made`, and labels as they ask for.
+        If it has anything else than what the shares keep of `output`, and labels as they ask for.
     """
     if payload.keys() != {"smashed", "labels"}:
         raise AssertionError(
@@ -49,7 +49,7 @@ def check_upload(
     if len(payload["smashed"]) != len(shares):
         raise AssertionError(f"{where} uploads other than one tensor for each of its passes")
     for share, smashed in zip(shares, payload["smashed"], strict=True):
-        _check_smashed(share, smashed, made, where)
+        _check_smashed(share, smashed, output, where)
     _check_labels(payload["labels"], shares, classes, ids, num_classes, where)
 
 

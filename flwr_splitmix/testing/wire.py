@@ -88,8 +88,8 @@ def check_wire(
 
 
 def check_recording(
-    seen: Recording,
-    made: Sequence[Sequence[Tensor]],
+    recording: Recording,
+    all_outputs: Sequence[Sequence[Tensor]],
     strategy: SplitStrategy,
     toy: Toy,
     steps: int,
@@ -99,9 +99,9 @@ def check_recording(
 
     Parameters
     ----------
-    seen
+    recording
         The exchanges of the round, with the bytes counted for each, and its steps.
-    made
+    all_outputs
         Outputs (b, tokens, d) of the lower segment in each training step, by client index.
     strategy
         The strategy that ran one round of `steps` steps.
@@ -121,21 +121,21 @@ def check_recording(
     """
     share_kinds = known_shares(strategy.mixer.shares)
     for client in range(toy.clients):
-        down, up, outputs = seen.down[client], seen.up[client], made[client]
+        down, up, outputs = recording.down[client], recording.up[client], all_outputs[client]
         if goes_in_parts(down):
             down, up, outputs = join_parts(LAW, down, up, outputs)
         else:
             down, up = _joined(down, up)
         _check_uploads(client, down, up, toy, outputs, share_kinds)
-        _check_orders(client, down, seen.steps, strategy.mixer)
-    if failure or len(seen.steps) != steps:
+        _check_orders(client, down, recording.steps, strategy.mixer)
+    if failure or len(recording.steps) != steps:
         raise AssertionError(f"{LAW}: the round did not run through; {failure}")
-    for step in seen.steps:
+    for step in recording.steps:
         _check_patches(plan_of(step), strategy.mixer, f"{LAW}: step {step.number}")
     (row,) = strategy.rows
-    for events, column in ((seen.up, "uplink_bytes"), (seen.down, "downlink_bytes")):
+    for events, column in ((recording.up, "uplink_bytes"), (recording.down, "downlink_bytes")):
         _check_bytes([e for exchanges in events.values() for e in exchanges], row[column], column)
-    return _unchecked([plan_of(step) for step in seen.steps], strategy.mixer)
+    return _unchecked([plan_of(step) for step in recording.steps], strategy.mixer)
 
 
 def _joined(

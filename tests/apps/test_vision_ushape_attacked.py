@@ -131,7 +131,7 @@ def test_a_frozen_heads_own_statistics_are_not_known(tmp_path: Path) -> None:
         ),
         (("--attack", "linear", "--assume", "upper"), "'lower', the head, can be assumed"),
         (("--attack", "membership"), "labels"),
-        (("--attack", "sip"), "there is no attack 'sip' on images"),
+        (("--attack", "sip"), "unknown attack on images 'sip'"),
         (("--attack", "separate"), "no mixture of several clients' images"),
         (("--attack", "attribute"), "no mixture of several clients' images"),
     ],

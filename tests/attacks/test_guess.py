@@ -89,11 +89,11 @@ def test_an_own_attack_that_guesses_nan_is_no_sign_of_safety() -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda g: None, r"Grey\.run returns None; needed is a Guess\(values, confidence, where\)"),
-        (lambda g: g.values, r"Grey\.run returns a tensor \(\d+, 1, 32, 32\); needed is a Guess"),
+        (lambda g: None, r"Grey\.run returns None; expected a Guess\(values, confidence, where\)"),
+        (lambda g: g.values, r"Grey\.run returns a tensor \(\d+, 1, 32, 32\); expected a Guess"),
         (
             lambda g: replace(g, values=g.values[:, :, :3]),
-            r"with values \(\d+, 1, 3, 32\) of torch.float32 at \d+ places \(where\); needed is a "
+            r"with values \(\d+, 1, 3, 32\) of torch.float32 at \d+ places \(where\); expected a "
             r"float tensor \(\d+, 1, 32, 32\), images from 0 to 1, one for each place",
         ),
         (
@@ -102,12 +102,15 @@ def test_an_own_attack_that_guesses_nan_is_no_sign_of_safety() -> None:
         ),
         (lambda g: replace(g, values=(g.values * 255).byte()), "of torch.uint8 at .* a float tens"),
         (lambda g: replace(g, values=g.values.tolist()), "values a list of a list of .* a float t"),
-        (lambda g: replace(g, values=g.values / 0), "values have NaN or infinite numbers; needed"),
+        (
+            lambda g: replace(g, values=g.values / 0),
+            "values have NaN or infinite numbers; they must be",
+        ),
         (
             lambda g: replace(g, confidence=g.confidence[:2]),
             r"confidence \(2,\) of torch.float32; ",
         ),
-        (lambda g: replace(g, confidence=1.0), "confidence a float; needed is a float tensor"),
+        (lambda g: replace(g, confidence=1.0), "confidence a float; expected a float tensor"),
         (lambda g: replace(g, confidence=g.confidence * float("nan")), "whose confidence has NaN"),
         (
             lambda g: replace(g, where=[(99, 0), *g.where[1:]]),
@@ -118,8 +121,8 @@ def test_an_own_attack_that_guesses_nan_is_no_sign_of_safety() -> None:
             r"where\[\d+\] \(0, 8\), but release 0 has 8 rows, counted from 0",
         ),
         (lambda g: replace(g, where=[(0, -1), *g.where[1:]]), r"where\[0\] \(0, -1\), but release"),
-        (lambda g: replace(g, where=[0] * len(g.where)), r"where\[0\] an int; needed is a list of"),
-        (lambda g: replace(g, where=None), "where None; needed is a list of pairs"),
+        (lambda g: replace(g, where=[0] * len(g.where)), r"where\[0\] an int; expected a list of"),
+        (lambda g: replace(g, where=None), "where None; expected a list of pairs"),
     ],
 )
 def test_what_is_no_guess_is_named(damage: Damage, message: str) -> None:

@@ -223,8 +223,8 @@ def test_an_own_attack_is_measured_like_those_with_names() -> None:
         (MeanImage(), "attack is <.*MeanImage object .*name of an attack on images, or a subclass"),
         (Recorder, "attack is <class .*Recorder'>; it must be the name"),
         (Nameless, "the attack Nameless lacks name, goal, run"),
-        (Misspelled, "Misspelled has the goal 'image'; allowed are images, order, owners, labels"),
-        (Needy, "the attack Needy needs 'smashed'; allowed are smashed data, lower, "),
+        (Misspelled, "Misspelled has the goal 'image'; it must be one of images, order, owners"),
+        (Needy, "Needy has unknown needs 'smashed'; available: smashed data, lower, "),
     ):
         with pytest.raises(TypeError, match=message):
             measure_leak(system, wrong, victims=50, budget=spent)

@@ -134,18 +134,18 @@ def test_texts_of_a_result_say_which_were_trained_on() -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda g: None, "First.run returns None; needed is a list of TextGuess"),
-        (lambda g: [g[0].ids], r"returns a tensor \(16,\) as guess 0; needed is a TextGuess\(rel"),
+        (lambda g: None, "First.run returns None; expected a list of TextGuess"),
+        (lambda g: [g[0].ids], r"returns a tensor \(16,\) as guess 0; expected a TextGuess\(rel"),
         (lambda g: [replace(g[0], release=3)], "release 3, but the view has 3 releases, counted"),
         (lambda g: [replace(g[0], release=-1)], "release -1, but the view has 3 releases"),
-        (lambda g: [replace(g[0], ids=[1] * 16)], "ids a list of an int.*; needed is an int64"),
+        (lambda g: [replace(g[0], ids=[1] * 16)], "ids a list of an int.*; expected an int64"),
         (
             lambda g: [g[0], replace(g[1], ids=g[1].ids[1:])],
-            r"\(number 1\) with ids \(15,\) of torch.int64; needed is an int64 tensor \(16,\), a",
+            r"\(number 1\) with ids \(15,\) of torch.int64; expected an int64 tensor \(16,\), a",
         ),
         (lambda g: [replace(g[0], ids=g[0].ids.float())], r"ids \(16,\) of torch.float32; needed"),
         (lambda g: [replace(g[0], ids=g[0].ids + WORDS)], "ids from 300 to 300; tokens are from 0"),
-        (lambda g: [replace(g[0], confidence=float("nan"))], "a confidence of NaN; needed is a"),
+        (lambda g: [replace(g[0], confidence=float("nan"))], "a confidence of NaN; it must be a"),
     ],
 )
 def test_what_is_no_guess_at_texts_is_named(damage: Damage, message: str) -> None:

@@ -25,37 +25,37 @@ ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
 SECRET = (Truth, Vault, Attacked, Trace, Origin, Pictures, ImageDataset, ImageSets)
 
 
-def has(method: str, adversary: Adversary) -> frozenset[str]:
-    return attacked(method).case(adversary, trained=16, held_out=8).view.has
+def available(method: str, adversary: Adversary) -> frozenset[str]:
+    return attacked(method).case(adversary, trained=16, held_out=8).view.available
 
 
 def test_what_each_adversary_has() -> None:
     """Whoever has the upper segment has sent the first lower one, too."""
     transmitted = {"smashed data", "clients", "masks", "labels", "gradients"}
-    assert has("CutMixSL", "server") == transmitted | {"losses", "upper", "lower"}
-    assert has("CutMixSL", "eavesdropper") == transmitted
+    assert available("CutMixSL", "server") == transmitted | {"losses", "upper", "lower"}
+    assert available("CutMixSL", "eavesdropper") == transmitted
     mixture = {"smashed data", "labels", "gradients", "losses", "upper", "lower"}
-    assert has("CutMixSL", "upper only") == mixture
-    assert has("CutMixSL", "sum only") == mixture | {"masks", "owners"}
-    assert has("MixupSL", "sum only") == mixture | {"masks"}
+    assert available("CutMixSL", "upper only") == mixture
+    assert available("CutMixSL", "sum only") == mixture | {"masks", "owners"}
+    assert available("MixupSL", "sum only") == mixture | {"masks"}
     member = {"gradients", "masks", "owners", "lower", "own labels"}
-    assert has("CutMixSL", "member of the group") == member
+    assert available("CutMixSL", "member of the group") == member
 
 
 def test_averaged_segments_go_through_the_server() -> None:
-    assert {"lower", "averaged segments"} <= has("SFL", "server")
+    assert {"lower", "averaged segments"} <= available("SFL", "server")
     without = attacked("SFL").case("upper only", trained=8, held_out=0).view
     assert without.knowledge.untrained
-    assert "averaged segments" not in without.has
+    assert "averaged segments" not in without.available
     with_lower = attacked("PSL").case("server", trained=8, held_out=0, assume=["lower"]).view
     assert not with_lower.knowledge.untrained
-    assert "lower" in with_lower.has
-    assert "averaged segments" not in with_lower.has
+    assert "lower" in with_lower.available
+    assert "averaged segments" not in with_lower.available
 
 
 def test_ids_are_no_labels_on_the_wire() -> None:
-    assert "labels" in has("BatchShuffleSL", "server")
-    assert "labels" not in has("BatchShuffleSL", "eavesdropper")
+    assert "labels" in available("BatchShuffleSL", "server")
+    assert "labels" not in available("BatchShuffleSL", "eavesdropper")
 
 
 def test_members_of_no_group_receive_nothing_of_others() -> None:

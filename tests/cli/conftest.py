@@ -115,4 +115,4 @@ def no_flower(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(Flwr, "start", start)
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
     monkeypatch.setattr(MODULE, "check_environment", lambda connection: "")
-    monkeypatch.setattr(MODULE, "_check", lambda *arguments: {"problems": [], "remarks": []})
+    monkeypatch.setattr(MODULE, "_check_report", lambda *arguments: {"problems": [], "remarks": []})

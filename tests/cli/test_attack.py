@@ -155,7 +155,7 @@ def test_what_is_missing_is_said_in_a_sentence(splitmix: Splitmix, home: Path) -
     assert (lacking.exit_code, "no trained lower segment" in lacking.stderr) == (1, True)
     assert lacking.stderr.endswith(": --assume lower\n")
     unknown = splitmix("attack", "run", run, "--attack", "guess")
-    assert (unknown.exit_code, "there is no attack 'guess'" in unknown.stderr) == (1, True)
+    assert (unknown.exit_code, "unknown attack on images 'guess'" in unknown.stderr) == (1, True)
     nothing = splitmix("attack", "show", run)
     assert (nothing.exit_code, "has been scored yet" in nothing.stderr) == (1, True)
     assert f"splitmix attack run {run} --attack NAME" in nothing.stderr
@@ -213,7 +213,7 @@ def test_fewer_victims_than_asked_for_are_counted(splitmix: Splitmix, home: Path
     assert result.exit_code == 0, result.output
     (note,) = [line for line in result.stderr.splitlines() if line.startswith("note: ")]
     assert note == (
-        "note: --victims asks for 100000 images of each kind; there are only 64 training and "
+        "note: --victims asks for 100000 images of each kind; available: 64 training and "
         "1000 held-out ones"
     )
 

@@ -213,7 +213,7 @@ def test_options_that_do_not_apply_are_refused(
 def test_an_attack_on_images_is_not_one_on_texts(splitmix: Splitmix, home: Path) -> None:
     result = attack(splitmix, run_of(home, "MixGuard"), "linear")
     assert result.exit_code == 1
-    assert "there is no attack 'linear' on texts; there are adaptive, " in result.stderr
+    assert "unknown attack on texts 'linear'; available: adaptive, " in result.stderr
 
 
 def test_fewer_victims_than_asked_for_are_told(splitmix: Splitmix, home: Path) -> None:
@@ -221,9 +221,7 @@ def test_fewer_victims_than_asked_for_are_told(splitmix: Splitmix, home: Path) -
         "attack", "run", run_of(home, "USplitSL").id, "--attack", "vocabulary", "--victims", "50"
     )
     assert result.exit_code == 0
-    assert "asks for 50 texts of each kind; there are only 8 training and 6 held-out" in (
-        result.stderr
-    )
+    assert "asks for 50 texts of each kind; available: 8 training and 6 held-out" in (result.stderr)
 
 
 RECORDED: dict[str, dict[str, Any]] = {

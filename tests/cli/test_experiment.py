@@ -13,7 +13,7 @@ from click.testing import Result
 
 from flwr_splitmix.cli.experiment.grid_display import GridDisplay
 from flwr_splitmix.experiments import EXPERIMENTS, SCALES, Entry, Experiment, Ordering, variant
-from flwr_splitmix.experiments.grid import Progress
+from flwr_splitmix.experiments.grid import CellProgress
 from flwr_splitmix.runs import Run
 
 Splitmix = Callable[..., Result]
@@ -100,7 +100,7 @@ def test_a_failing_cell_is_one_clear_error_and_the_exit_status(
     monkeypatch.setitem(EXPERIMENTS, "toy", toy)
     result = splitmix("experiment", "run", "toy", "--scale", "smoke")
     assert result.exit_code == 1
-    assert "failed: there is no method 'NoSuchSL'" in result.stdout
+    assert "failed: unknown method 'NoSuchSL'" in result.stdout
     assert result.stderr == "1 of 2 cells failed\n"
     assert {run.config["strategy"]: run.status for run in runs(home)} == {
         "NoSuchSL": "failed",
@@ -111,7 +111,7 @@ def test_a_failing_cell_is_one_clear_error_and_the_exit_status(
 def test_an_interrupted_grid_says_how_to_go_on(
     splitmix: Splitmix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(self: object, progress: Progress) -> None:
+    def interrupt(self: object, progress: CellProgress) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(GridDisplay, "show", interrupt)
@@ -137,7 +137,7 @@ def test_an_interrupted_grid_says_how_to_go_on(
         (("show", "cutmixsl-tabel3"), "did you mean cutmixsl-table3"),
         (("show", "dp-cutmixsl-fig9d"), "did you mean dp-cutmixsl-fig9c"),
         (("show", "cutmixsl-tabel3", "cutmixsl-table3"), "did you mean cutmixsl-table3"),
-        (("run", "mixguard-cola", "--dataset", "/no/such"), "there is no CoLA in '/no/such'"),
+        (("run", "mixguard-cola", "--dataset", "/no/such"), "'/no/such' does not hold CoLA"),
         (("run", "cutmixsl-table1", "--dataset", "/no/such"), "no image dataset '/no/such'"),
         (("run", "cutmixsl-table3", "--dataset", "/no/such"), "no image dataset '/no/such'"),
         (("run", "cutmixsl-table1", "--device", "cuda:99"), "device 'cuda:99' is not available"),
@@ -146,7 +146,7 @@ def test_an_interrupted_grid_says_how_to_go_on(
             ("run", "patch-shuffling-table3-privacy"),
             "Criteo's records, and a model of them, are not at hand.",
         ),
-        (("show", "cutmixsl-table1", "--scale", ""), "allowed are smoke, cpu, paper"),
+        (("show", "cutmixsl-table1", "--scale", ""), "available: smoke, cpu, paper"),
     ],
 )
 def test_what_cannot_be_is_one_clear_error(
@@ -194,7 +194,7 @@ def test_listing_and_showing_do_not_load_torch(home: Path) -> None:
 def test_seeds_and_the_folder_are_checked_before_a_cell_begins(splitmix: Splitmix) -> None:
     large = splitmix("experiment", "run", *TWO, "--seeds", str(2**63))
     assert (large.exit_code, large.stderr.count("\n")) == (1, 1)
-    assert "allowed are numbers from 0 to 2**63 - 1" in large.stderr
+    assert "they must be numbers from 0 to 2**63 - 1" in large.stderr
     for command in (TWO, ("patch-shuffling-table7-privacy", "--scale", "smoke")):
         result = splitmix("experiment", "run", *command, "--run-dir", "/proc/x")
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)

@@ -12,7 +12,7 @@ import pytest
 
 from flwr_splitmix.experiments import Cell, ExperimentError, grid
 from flwr_splitmix.experiments.cell_runs import find_runs, held_run
-from flwr_splitmix.experiments.grid import Progress, Workplace, run_grid, unfinished
+from flwr_splitmix.experiments.grid import CellProgress, Workplace, run_grid, unfinished
 from flwr_splitmix.runs import Run
 from tests.experiments.conftest import SMALL, cell_of
 
@@ -25,13 +25,13 @@ def place(tmp_path: Path) -> Workplace:
     return Workplace(tmp_path, SMALL, "cpu")
 
 
-def states(reports: list[Progress], cell: Cell) -> list[tuple[str, int]]:
+def states(reports: list[CellProgress], cell: Cell) -> list[tuple[str, int]]:
     return [(p.state, p.rounds) for p in reports if p.cell == cell]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_failing_cell_does_not_stop_the_others(place: Workplace, jobs: int) -> None:
-    reports: list[Progress] = []
+    reports: list[CellProgress] = []
     good = [FIRST, SECOND][: 3 - jobs]  # every process takes seconds to start
     failures = run_grid([WRONG, *good], place, jobs=jobs, on_progress=reports.append)
     for cell in good:
@@ -52,7 +52,7 @@ def test_a_finished_cell_is_not_run_again_and_keeps_no_weights(place: Workplace)
     (run,) = Run.all(place.home)
     assert {file.name for file in run.path.iterdir()} >= {"config.json", "summary.json", "log.txt"}
     assert not list(run.path.rglob("*.safetensors"))
-    reports: list[Progress] = []
+    reports: list[CellProgress] = []
     run_grid([FIRST], place, on_progress=reports.append)
     assert [progress.state for progress in reports] == ["done"]
     assert len(Run.all(place.home)) == 1
@@ -70,7 +70,7 @@ def test_what_a_run_logs_goes_to_its_file(
 
 
 def test_two_processes_do_not_write_one_run(place: Workplace) -> None:
-    reports: list[Progress] = []
+    reports: list[CellProgress] = []
     with held_run(FIRST, place.home, SMALL) as run:
         run_grid([FIRST], place, on_progress=reports.append)
     ((state, reason),) = [(p.state, p.reason) for p in reports]
@@ -142,14 +142,14 @@ def test_a_run_is_held_until_the_block_ends(place: Workplace) -> None:
 def die(place: Workplace, cell: Cell, connection: Connection) -> None:
     if cell == WRONG:
         os._exit(7)
-    connection.send(Progress(cell, "done"))
+    connection.send(CellProgress(cell, "done"))
 
 
 def test_a_process_that_dies_costs_its_own_cell(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grid, "_work", die)
-    reports: list[Progress] = []
+    reports: list[CellProgress] = []
     failures = run_grid([WRONG, FIRST], place, jobs=2, on_progress=reports.append)
     assert [failure.reason for failure in failures] == ["its process ended with exit code 7"]
     assert states(reports, FIRST) == [("done", 0)]
@@ -158,7 +158,7 @@ def test_a_process_that_dies_costs_its_own_cell(
 def test_processes_are_stopped_with_their_state_when_the_user_interrupts(place: Workplace) -> None:
     cell = cell_of("PSL", epochs=200)
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: CellProgress) -> None:
         if progress.rounds == 2:
             raise KeyboardInterrupt
 
@@ -166,9 +166,9 @@ def test_processes_are_stopped_with_their_state_when_the_user_interrupts(place: 
         run_grid([cell], place, jobs=2, on_progress=interrupt)
     run = find_runs(place.home)[cell.id]
     (saved,) = run.checkpoints.rounds()
-    begun: list[Progress] = []
+    begun: list[CellProgress] = []
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: CellProgress) -> None:
         begun.append(progress)
         raise KeyboardInterrupt
 

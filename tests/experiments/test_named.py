@@ -357,5 +357,5 @@ def test_data_sets_are_recognised(name: str, paper: str) -> None:
 def test_a_misspelt_experiment_names_the_close_ones() -> None:
     with pytest.raises(ExperimentError, match="cutmixsl-table1"):
         experiment_named("cutmixsl-tabel1")
-    with pytest.raises(ExperimentError, match="allowed are smoke, cpu, paper"):
+    with pytest.raises(ExperimentError, match="available: smoke, cpu, paper"):
         scale_named("large")

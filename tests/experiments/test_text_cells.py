@@ -162,7 +162,9 @@ def test_cola_is_read_from_its_folder_and_the_public_texts_from_beside_it(
     (public / "book.txt").write_text("It was late. The old dog sleeps near the boats today .\n" * 2)
     rows = [f"gj04\t{i % 2}\t\tthe old dog number {i} sleeps now ." for i in range(20)]
     (folder / "in_domain_train.tsv").write_text("\n".join(rows))
-    with pytest.raises(DataError, match=r"no CoLA in .*--dataset.*in_domain_dev.tsv") as caught:
+    with pytest.raises(
+        DataError, match=r"does not hold CoLA: --dataset.*in_domain_dev.tsv"
+    ) as caught:
         run(cell_of("USplitSL"), tmp_path / "home", str(folder))
     assert "\n" not in str(caught.value)
     (folder / "in_domain_dev.tsv").write_text("\n".join(rows[:6]))

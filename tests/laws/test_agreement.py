@@ -28,7 +28,7 @@ def test_times_may_differ() -> None:
         ({"loss": 0.5 + 1e-12}, "round 1: loss is 0.5 in one run"),
         ({"loss": math.nan}, "loss is 0.5 in one run and nan"),
         ({"accuracy": 0.1}, "accuracy is None in one run and 0.1"),
-        ({"weight": 2.0 + 1e-12}, "weight differs by 1e-12, allowed is 0"),
+        ({"weight": 2.0 + 1e-12}, "weight differs by 1e-12; at most 0 is allowed"),
         ({"weight": math.nan}, "weight differs by nan"),
     ],
 )
@@ -39,7 +39,7 @@ def test_a_difference_is_named(changes: dict[str, Any], sentence: str) -> None:
 
 def test_the_tolerance_is_absolute() -> None:
     check_same_results(results(), results(weight=2.0 + 1e-7, loss=0.5 + 1e-7), tolerance=1e-6)
-    with pytest.raises(AssertionError, match="allowed is 1e-06"):
+    with pytest.raises(AssertionError, match="at most 1e-06 is allowed"):
         check_same_results(results(), results(weight=2.0 + 1e-5), tolerance=1e-6)
 
 

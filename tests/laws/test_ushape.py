@@ -179,9 +179,9 @@ class Answers(Leaky):
 @pytest.mark.parametrize(
     ("kind", "sentence"),
     [
-        (Labels, "encode up holds labels, mask, messages; allowed are"),
-        (Logits, r"decode up: gradients is \(4, 3, 23\) of torch.float32; allowed are"),
-        (Ids, r"encode up: mask is \(4, \d\) of torch.uint8; allowed are masks"),
+        (Labels, "encode up holds labels, mask, messages; allowed keys"),
+        (Logits, r"decode up: gradients is \(4, 3, 23\) of torch.float32; expected"),
+        (Ids, r"encode up: mask is \(4, \d\) of torch.uint8; expected masks"),
         (Answers, "score up holds more than a number for each score"),
     ],
 )

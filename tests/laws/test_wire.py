@@ -125,7 +125,7 @@ class Unasked(Leaky):
     [
         ("CutMixSL", Everything, r"step 0, client 1 uploads \(4, 6, 3\), its share is \(4, "),
         ("CutMixSL", OtherPatches, "step 0, client 1 uploads other numbers than its share of"),
-        ("PSL", Images, "step 0, client 1 uploads images, labels, smashed; allowed are"),
+        ("PSL", Images, "step 0, client 1 uploads images, labels, smashed; expected"),
         ("PSL", OtherClasses, r"client 1 sends \[.*\] as labels; its batch's classes are \["),
         ("PSL", Unasked, "client 1 ran its lower segment 6 times in 3 steps"),
         ("PatchShuffleSL", Classes, r"client 1 sends \[.*\] as labels; its batch's ids are \["),

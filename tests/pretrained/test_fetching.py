@@ -200,7 +200,7 @@ def test_a_model_that_is_not_here_is_said_to_be_fetched() -> None:
     assert located("some/model") == "some/model"
     assert fetched("stories") == (
         1,
-        f"there is no model 'stories'; there are {', '.join(MODELS)}\n",
+        f"unknown model 'stories'; available: {', '.join(MODELS)}\n",
     )
 
 

@@ -124,7 +124,7 @@ class Attribute(Attack):
             lr=self.setting.get("lr", 1e-3),
             seed=self.seed,
             budget=self.budget,
-            what=self.name,
+            loop=self.name,
         )  # fmt: skip
         self._reader = reader
         if right > _share_right(lambda each: self._learned(reader, each.tokens, view)[0], mixtures):

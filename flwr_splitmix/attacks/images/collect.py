@@ -87,7 +87,7 @@ class Collect(TrainedAttack):
             lr=self.setting.get("lr", self.rate),
             seed=self.seed,
             budget=self.budget.share(2),
-            what=self.name,
+            loop=self.name,
         )
         owner, lower = a_client(view)
         example = next(

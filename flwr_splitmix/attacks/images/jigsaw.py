@@ -69,7 +69,7 @@ class Jigsaw(Attack):
             lr=self.setting.get("lr", 1e-3),
             seed=self.seed,
             budget=self.budget,
-            what=self.name,
+            loop=self.name,
         )
 
     @torch.no_grad()

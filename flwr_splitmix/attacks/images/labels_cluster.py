@@ -52,7 +52,9 @@ class LabelsCluster(Attack):
         place = {at: number for number, at in enumerate(where)}
         pairs = [(place[at], label) for at, label in hints.items() if at in place]
         if not pairs:
-            raise NotApplicable("labels-cluster needs at least one sample with a known label (hints)")
+            raise NotApplicable(
+                "labels-cluster needs at least one sample with a known label (hints)"
+            )
         known_rows, labels = (torch.tensor(part) for part in zip(*pairs, strict=True))
         scores = nearest_known(rows, known_rows, labels, classes)
         if self.setting.get("way", "spectral") == "similarity":
@@ -67,7 +69,7 @@ class LabelsCluster(Attack):
         most = _MOST[self.budget.scale]
         where, parts = gradient_rows(view)
         if not parts:
-            if "smashed data" not in view.has:
+            if "smashed data" not in view.available:
                 raise NotApplicable(
                     f"the view of the adversary {view.adversary!r} has neither gradients nor "
                     "smashed data that could be clustered"

@@ -87,7 +87,7 @@ class LabelsPublic(Attack):
             return WAYS[0]
         right: list[float] = []
         for way in WAYS:
-            if right and self.budget.over:
+            if right and self.budget.must_end():
                 break
             classifier = PublicClassifier(rows[others], labels[others], **way)
             right.append(float((classifier(rows[held_out])[0] == labels[held_out]).double().mean()))
@@ -98,7 +98,7 @@ class LabelsPublic(Attack):
         """Return that of a client; past the budget, or of one not known, that of the first."""
         lowers = view.knowledge.lowers
         is_known = isinstance(lowers, Mapping) and client in lowers
-        if is_known and client not in self._by_client and not self.budget.over:
+        if is_known and client not in self._by_client and not self.budget.must_end():
             self._by_client[client] = PublicClassifier(*self._released(view, client), **self.way)
         return self._by_client.get(client, self._fallback)
 

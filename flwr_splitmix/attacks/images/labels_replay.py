@@ -90,7 +90,7 @@ class LabelsReplay(Attack):
                 replay.meet(step)
                 if not replay.known or not step.returned.get(client):
                     continue
-                if not self.budget.over:
+                if not self.budget.must_end():
                     yield (*place, client), replay.follow(step)
                 elif (*place, client) in attacked:
                     yield (*place, client), replay.read(step)

@@ -42,7 +42,7 @@ class Linear(Attack):
         segments = segments_of(knowledge)
         self._inverses: dict[int | None, LinearInverse] = {}
         for number, (owner, segment) in enumerate(segments.items()):
-            if number and self.budget.over:
+            if number and self.budget.must_end():
                 break
             self._inverses[owner] = self._inverse(view, pictures, segment)
             self.budget.progress(self.name, number + 1, len(segments))

@@ -102,7 +102,7 @@ class Match(Attack):
         shuffle: torch.Generator | None,
     ) -> Tensor:
         """Return inputs (b, C, H, W) that the lower segment maps near tokens (b, T, d)."""
-        if budget.over:
+        if budget.must_end():
             return start
         guess = start.to(budget.device).requires_grad_()
         received, weight = tokens.to(budget.device), weights.to(budget.device)[..., None]

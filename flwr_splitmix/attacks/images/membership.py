@@ -138,7 +138,7 @@ class Membership(Attack):
         """Return the score that best detects the last shadow model's members, given the others."""
         from sklearn.metrics import roc_auc_score
 
-        if len(self.shadows) < 2 or "lower" not in view.has:
+        if len(self.shadows) < 2 or "lower" not in view.available:
             return "network"
         *others, last = self.shadows
         inside, outside = self.seen[-1]

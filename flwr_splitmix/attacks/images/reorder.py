@@ -73,7 +73,7 @@ class Reorder(Attack):
         self._order: Order = regressed
         releases = whole_releases(view, judges, COMPARED, self.seed + 1)
         alone, looks = in_place(regressed, releases, view), None
-        if alone < EXACT and not self.budget.over:
+        if alone < EXACT and not self.budget.must_end():
             looks = order_by_looks(view, others, self.budget, self.seed)
         if looks is not None and in_place(looks, releases, view) > alone:
             self._order = looks

@@ -48,9 +48,9 @@ class _Transformer(TrainedAttack):
         """Make the transformer."""
         return decoder_of(knowledge, width, self.budget.scale, images=knowledge.k)
 
-    def loss(self, made: Tensor, example: Example) -> Tensor:
+    def loss(self, prediction: Tensor, example: Example) -> Tensor:
         """Return the mean squared error under the best assignment."""
-        return separation_loss(made, example.images)
+        return separation_loss(prediction, example.images)
 
     def paint(self, query: Query) -> Tensor:
         """Return images (b, k, C, H, W) of a query's rows."""

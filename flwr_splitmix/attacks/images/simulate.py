@@ -81,7 +81,7 @@ class Simulate(Attack):
         if not weights:  # a frozen edge: its initial state is all there is
             return lower.eval()
         with seeded_draws(device, self.seed):  # of weights, and of dropout
-            judge = _Judge(received.tokens.shape[1], knowledge.geometry.patches).to(device)
+            judge = _Discriminator(received.tokens.shape[1], knowledge.geometry.patches).to(device)
             generator = torch.Generator().manual_seed(self.seed)
             ours = torch.optim.AdamW(weights, lr=1e-3)
             theirs = torch.optim.AdamW(judge.parameters(), lr=5e-4)
@@ -131,7 +131,7 @@ def _received(view: View) -> _Received:
     return _Received(torch.cat(tokens), torch.cat(slots))
 
 
-class _Judge(nn.Module):
+class _Discriminator(nn.Module):
     """Tokens (n, d) with their slots to logits (n,), higher for a victim's tokens."""
 
     def __init__(self, width: int, slots: int, hidden: int = 128) -> None:

@@ -72,7 +72,7 @@ class Unshuffle(Attack):
         return EdgeReader(
             edge,
             pictures,
-            labelled="labels" in view.has,
+            labelled="labels" in view.available,
             budget=self.budget,
             seed=self.seed,
             name=self.name,
@@ -98,7 +98,7 @@ class Unshuffle(Attack):
             labels, certain = self.reader.classes_of(release.labels), None
             if all(linked_guesses):
                 images = torch.empty(rows, *view.knowledge.image_shape)
-            elif not bool(release.smashed.any()) or (number and self.budget.over):
+            elif not bool(release.smashed.any()) or (number and self.budget.must_end()):
                 images = self.reader.unseen(rows, labels)
             else:
                 images, certain = self.reader.guessed(self.edge.undo(release.smashed), labels)
@@ -129,7 +129,7 @@ class Unshuffle(Attack):
 
         groups = linked_rows(view)
         for count, rows in enumerate(groups, start=1):
-            if guesses and self.budget.over:
+            if guesses and self.budget.must_end():
                 break
             patches = own_patches(pools_of(view, rows[-LINKED:], patches_of)).double()
             newest, row = rows[-1]

@@ -187,9 +187,7 @@ def _check_upload(plan: Plan, client: int, upload: Upload) -> None:
         expected = None if share is None else tuple(share.upload_shape(plan.shape.size))
         shape = None if smashed is None else tuple(smashed.shape)
         if shape != expected:
-            raise ValueError(
-                f"client {client} uploaded the shape {shape}; expected {expected}"
-            )
+            raise ValueError(f"client {client} uploaded the shape {shape}; expected {expected}")
     soft = [upload.labels] if isinstance(upload.labels, Tensor) else upload.labels
     if any(labels is not None and labels.shape[:1] != (batch,) for labels in soft):
         raise ValueError(f"client {client} has no labels of {batch} examples")

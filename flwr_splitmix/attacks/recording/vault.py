@@ -88,9 +88,7 @@ class Vault:
                 )
             data = self.data.get(client)
             if data is None:
-                raise VaultError(
-                    f"the run recorded client {client}, whose images are not here"
-                )
+                raise VaultError(f"the run recorded client {client}, whose images are not here")
             rows = batch_indices(
                 len(data), self.batch_size, self.seed, client, step.drawn.get(client, 0)
             )

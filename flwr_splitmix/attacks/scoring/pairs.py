@@ -46,7 +46,7 @@ def first_victims(guess: Guess, truth: Truth) -> list[tuple[int, int]]:
 
 
 def guessed_blindly(
-    made: Callable[[int, int, tuple[int, int]], Tensor],
+    make_guess: Callable[[int, int, tuple[int, int]], Tensor],
     guess: Guess,
     pairs: Sequence[tuple[int, int]],
     images: Tensor,
@@ -55,7 +55,7 @@ def guessed_blindly(
 
     Parameters
     ----------
-    made
+    make_guess
         From the numbers of guesses and of victims at a row, and its place, (release, row), to
         blind images (guesses, C, H, W).
     guess, pairs
@@ -66,7 +66,7 @@ def guessed_blindly(
     numbers = {place: len(positions) for place, positions in _by_row(guess.where).items()}
     values = torch.empty_like(images)
     for place, positions in _by_row([guess.where[number] for number, _ in pairs]).items():
-        blind = made(numbers[place], len(positions), place).to(images)
+        blind = make_guess(numbers[place], len(positions), place).to(images)
         for n, v in _matched(blind, images[positions]):
             values[positions[v]] = blind[n]
     return values

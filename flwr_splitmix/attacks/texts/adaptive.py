@@ -42,7 +42,7 @@ class Adaptive(TextAttack):
         """Train the networks."""
         assert public is not None
         held_count = min(HELD_OUT, max(1, len(public) // 10))
-        ways = ("joint", "cancelled") if "several messages" in view.has else ("joint",)
+        ways = ("joint", "cancelled") if "several messages" in view.available else ("joint",)
         self.inverters = {}
         for number, way in enumerate(ways):
 

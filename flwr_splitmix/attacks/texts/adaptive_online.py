@@ -29,13 +29,13 @@ class Restorer(nn.Module):
         D of the input for the messages, and d of the states.
     """
 
-    def __init__(self, seen: int, width: int) -> None:
+    def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(seen, elementwise_affine=False)
-        self.gru = nn.GRU(seen, HIDDEN, batch_first=True)
+        self.norm = nn.LayerNorm(inputs, elementwise_affine=False)
+        self.gru = nn.GRU(inputs, HIDDEN, batch_first=True)
         self.dropout = nn.Dropout(DROPOUT)
         self.output = nn.Linear(HIDDEN, width)
-        self.straight = nn.Linear(seen, width, bias=False)
+        self.straight = nn.Linear(inputs, width, bias=False)
 
     def forward(self, messages: Tensor) -> Tensor:
         """Return estimates (b, T, d), of arbitrary scale, for inputs (b, T, D)."""
@@ -63,7 +63,7 @@ class AdaptiveOnline(ReaderAttack):
     def learn(self, view: TextView, public: PublicTexts | None) -> None:
         """Train the networks."""
         super().learn(view, public)
-        ways = ("joint", "cancelled") if "several messages" in view.has else ("joint",)
+        ways = ("joint", "cancelled") if "several messages" in view.available else ("joint",)
         self.restorers = {
             way: train_restorer(
                 [(seen(one.messages, way).float(), one.states) for one in view.public_releases],

@@ -43,7 +43,7 @@ class Bisr(Sip):
         """Read every message, and their mean, by each sign that a gradient may have."""
         knowledge = view.knowledge
         parts = knowledge.parts()
-        targets = dict(targets_of(release, knowledge)) if "word labels" in view.has else {}
+        targets = dict(targets_of(release, knowledge)) if "word labels" in view.available else {}
         for way, message in readings_of(release.messages).items():
             first = first_logits(self.inverter, message, parts.vocab_size)
             # A gradient of unknown sign has two targets: "message 1" and "message 1, other sign".

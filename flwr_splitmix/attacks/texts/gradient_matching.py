@@ -111,7 +111,9 @@ def match_labels(
     return reached, float(target.distance((reached / temperature).softmax(-1)).detach())
 
 
-def targets_of(release: TextRelease, known: TextKnowledge) -> Iterator[tuple[str, TailGradient]]:
+def targets_of(
+    release: TextRelease, knowledge: TextKnowledge
+) -> Iterator[tuple[str, TailGradient]]:
     """Yield the gradient that labels must match, for each message and for the messages' mean.
 
     In each case it is the sum of all messages' gradients: they differ by MixGuard's decoding
@@ -125,13 +127,13 @@ def targets_of(release: TextRelease, known: TextKnowledge) -> Iterator[tuple[str
         return
     returned = release.gradients.sum(0)
     words = release.words or release.outputs.shape[1] - 1
-    words -= int(known.options.get("secret_tokens", 0)) * release.texts
+    words -= int(knowledge.options.get("secret_tokens", 0)) * release.texts
     signs = {"": 1.0}
-    if known.options.get("gradients") == "one-message":
+    if knowledge.options.get("gradients") == "one-message":
         signs[", other sign"] = -1.0
     for way, output in readings_of(release.outputs).items():
         for suffix, sign in signs.items():
-            target = TailGradient(known.parts(), output, sign * returned, max(1, words))
+            target = TailGradient(knowledge.parts(), output, sign * returned, max(1, words))
             yield way + suffix, target
 
 

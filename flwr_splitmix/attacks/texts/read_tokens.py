@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-class Reading(NamedTuple):
+class TokenReading(NamedTuple):
     """Tokens that were read.
 
     Attributes
@@ -28,7 +28,7 @@ class Reading(NamedTuple):
         return float((self.ids == ids.to(self.ids.device)).double().mean())
 
 
-def read_tokens(hidden: Tensor, table: Tensor) -> Reading:
+def read_tokens(hidden: Tensor, table: Tensor) -> TokenReading:
     """Read tokens from hidden states that are known up to scale and sign.
 
     Parameters
@@ -59,7 +59,7 @@ def read_tokens(hidden: Tensor, table: Tensor) -> Reading:
     readings = []
     for signed in (cosines, -cosines):
         similarity, ids = signed.max(dim=-1)
-        readings.append(Reading(ids.reshape(hidden.shape[:-1]), float(similarity.mean())))
+        readings.append(TokenReading(ids.reshape(hidden.shape[:-1]), float(similarity.mean())))
     return max(readings, key=lambda reading: reading.similarity)
 
 

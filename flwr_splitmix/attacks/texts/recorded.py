@@ -26,7 +26,7 @@ def recorded_texts(
     trace: Trace,
     data: TextSet,
     head: nn.Module,
-    wanted: int,
+    max_texts: int,
     rng: np.random.Generator,
     *,
     client: int,
@@ -43,7 +43,7 @@ def recorded_texts(
         The client's training texts.
     head
         Its trained head, for the origins' states.
-    wanted
+    max_texts
         Most texts; they are drawn from as few steps as have so many that are long enough.
     batch_size, seed
         The run's.
@@ -55,7 +55,7 @@ def recorded_texts(
     """
     by_row: dict[int, TextRelease] = {}
     for step in trace.backwards():
-        if len(by_row) >= wanted:
+        if len(by_row) >= max_texts:
             break
         if not isinstance(step, UShapeStep) or client not in step.messages:
             continue
@@ -80,7 +80,7 @@ def recorded_texts(
         for row, ids, release in zip(rows.tolist(), texts, releases, strict=True):
             if len(ids) >= MIN_TOKENS:
                 by_row.setdefault(row, release)
-    drawn = [int(row) for row in rng.permutation(sorted(by_row))[:wanted]]
+    drawn = [int(row) for row in rng.permutation(sorted(by_row))[:max_texts]]
     origins = [_origin(head, data.texts[row]) for row in drawn]
     return Released([by_row[row] for row in drawn], origins)
 

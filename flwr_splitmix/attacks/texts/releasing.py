@@ -62,10 +62,10 @@ class Released:
     origins: list[TextOrigin]
 
 
-def draw_victims(data: TextSet, wanted: int, rng: np.random.Generator) -> list[int]:
-    """Draw texts to attack: indices of at most `wanted` that are long enough."""
+def draw_victims(data: TextSet, max_texts: int, rng: np.random.Generator) -> list[int]:
+    """Draw texts to attack: indices of at most `max_texts` that are long enough."""
     long = [place for place, ids in enumerate(data.texts) if len(ids) >= MIN_TOKENS]
-    return [int(place) for place in rng.permutation(long)[:wanted]]
+    return [int(place) for place in rng.permutation(long)[:max_texts]]
 
 
 def fill_step(

@@ -19,7 +19,7 @@ from flwr_splitmix.attacks.texts.view import (
 )
 from flwr_splitmix.attacks.texts.vocabulary import ReaderAttack
 
-__all__ = ["SolveBatch"]
+__all__ = ["SolveTextBatch"]
 
 ROUNDS = 2
 """How often all texts of a batch are read to find the direction that its ring loses."""
@@ -28,7 +28,7 @@ SILENT = 0.05
 """Part of a state's usual length below which a text has ended: nothing else has such states."""
 
 
-class SolveBatch(ReaderAttack):
+class SolveTextBatch(ReaderAttack):
     """Solve each batch for the hidden states of its texts, and read these as `vocabulary` does.
 
     It applies where each text of a batch is mixed with the next one (`NaiveMix`): the server has
@@ -93,7 +93,7 @@ class SolveBatch(ReaderAttack):
         silence = torch.zeros_like(states).masked_fill(~ended[..., None], torch.nan)
         states = self.ring.settle(states, silence)
         for number in range(ROUNDS):
-            if number and self.budget.over:
+            if number and self.budget.must_end():
                 break
             expected = torch.full_like(states, torch.nan)
             for row, end in enumerate(ends.tolist()):

@@ -150,7 +150,7 @@ class TextView(AnyView):
         What it received of public texts, oldest first.
     """
 
-    lacks: ClassVar[Mapping[str, str]] = TEXT_NEEDS
+    wording_of_missing: ClassVar[Mapping[str, str]] = TEXT_NEEDS
 
     adversary: Adversary
     releases: Sequence[TextRelease]
@@ -158,7 +158,7 @@ class TextView(AnyView):
     public_releases: Sequence[PublicRelease] = ()
 
     @property
-    def has(self) -> frozenset[str]:
+    def available(self) -> frozenset[str]:
         """The entries of `TEXT_NEEDS` that this view has."""
         base = self.knowledge.base
         entries = {
@@ -222,7 +222,7 @@ class TextAttack(FittedAttack[TextView, PublicTexts]):
         """
         guesses = []
         for number, release in enumerate(view.releases):
-            if number and self.slow and self.budget.over:
+            if number and self.slow and self.budget.must_end():
                 break
             guesses += [TextGuess(number, *reading) for reading in self.readings(release, view)]
             self.budget.progress(self.name, number + 1, len(view.releases))

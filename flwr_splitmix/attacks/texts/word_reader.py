@@ -15,35 +15,35 @@ from flwr_splitmix.segments.language import LanguageParts
 __all__ = ["WordReader"]
 
 CANDIDATES = 24
-"""Words that the table gives for a place, each time that it is asked."""
+"""Words that the table gives for a place at each query."""
 
 CORRECTIONS = 3
-"""How often the table is asked again, without what the words before add to a state."""
+"""How often the table is queried again, without what the words before add to a state."""
 
 SHARPNESS = 6.0
 """A word's log likelihood, up to a constant: this times its cosine, over 1 - the mean cosine."""
 
-FITS = 0.5
-"""Least mean cosine of a first reading of which words before are asked, too.
+MIN_FIT = 0.5
+"""Least mean cosine of a first reading that is followed by a second one, with word pairs.
 
-Below it the states tell nothing, and a second reading would be what is likely anyway.
+Below it the states reveal nothing, and a second reading would be the text that is likely anyway.
 """
 
-SURE = 0.9999
-"""Mean cosine from which on a first reading is the last: words before would count for nothing."""
+EXACT_FIT = 0.9999
+"""Mean cosine from which on a first reading is the last: word pairs would not change it."""
 
-EXACT, LIKELY = 2, 4
-"""Beginnings of a text that are read on."""
+EXACT_BEAM_WIDTH, LIKELY_BEAM_WIDTH = 2, 4
+"""Hypotheses that the beam search keeps: in a fit by states alone, and in one with word pairs."""
 
-_AT_ONCE = 2048
+_WORDS_AT_ONCE = 2048
 
 
 class WordReader:
     """A head, used as a table of words and to judge which word continues a text.
 
     Behind layers a word's state depends on the words before it, which move the states of all words
-    nearly alike. So the table, which has the state of each word alone, is asked again without that
-    shift, as it is for the best word so far, and the head judges all words that the table gave.
+    nearly alike. So the table, which has the state of each word alone, is queried again without
+    that shift, as it is for the best word so far, and the head judges all words that it gave.
 
     Parameters
     ----------
@@ -52,9 +52,9 @@ class WordReader:
     begin
         The token that begins every text; None reads a text's first token like any other.
     candidates
-        Words that the table gives for a place, each time that it is asked.
+        Words that the table gives for a place at each query.
     corrections
-        How often the table is asked again; 0 judges the words whose state alone is near.
+        How often the table is queried again; 0 judges the words whose state alone is near.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class WordReader:
         self.corrections = corrections if self.deep else 0
         with torch.no_grad():
             words = torch.arange(parts.vocab_size)
-            rows = [self._alone(part)[:, -1] for part in torch.split(words, _AT_ONCE)]
+            rows = [self._alone(part)[:, -1] for part in torch.split(words, _WORDS_AT_ONCE)]
         self.table = torch.cat(rows).float()
         self._halves = self.table.square().sum(1) / 2
         self._directions = F.normalize(self.table, dim=-1)
@@ -114,11 +114,11 @@ class WordReader:
         if float((-cosines).amax(1).mean()) > float(cosines.amax(1).mean()):
             estimates, cosines = -estimates, -cosines
         if self.deep:
-            ids, fit = self._in_turn(estimates, cosines, _Fit())
-            if pairs is None or not FITS <= fit < SURE:
+            ids, fit = self._beam_search(estimates, cosines, _Fit())
+            if pairs is None or not MIN_FIT <= fit < EXACT_FIT:
                 return ids, fit
             sharpness = SHARPNESS / max(1 - fit, 1e-6)
-            return self._in_turn(estimates, sharpness * cosines, _LikelyFit(pairs, sharpness))
+            return self._beam_search(estimates, sharpness * cosines, _LikelyFit(pairs, sharpness))
         # Embeddings of tokens never seen in training share a direction; with a known scale, they
         # differ in length.
         best = self.table[cosines.argmax(1)]
@@ -149,10 +149,13 @@ class WordReader:
         """
         estimates = hidden.detach().float()
         near = (estimates @ self.table.T - self._halves) / noise**2
-        return self._in_turn(estimates, near, _NoisyFit(pairs, noise**2))
+        return self._beam_search(estimates, near, _NoisyFit(pairs, noise**2))
 
-    def _in_turn(self, estimates: Tensor, near: Tensor, fit: _Fit) -> tuple[Tensor, float]:
-        """Read from left to right the text that fits best; `near` (T, V) is of words alone."""
+    def _beam_search(self, estimates: Tensor, near: Tensor, fit: _Fit) -> tuple[Tensor, float]:
+        """Read the text that fits best by beam search from left to right.
+
+        `near` (T, V) holds the scores of words alone; a hypothesis is a beginning of the text.
+        """
         texts, cache = torch.zeros(1, 0, dtype=torch.int64), DynamicCache()
         scores, cosines = estimates.new_zeros(1), estimates.new_zeros(1)
         for place, state in enumerate(estimates):
@@ -160,10 +163,10 @@ class WordReader:
                 words = torch.tensor([[self.begin]])
                 states, fits = self._states(words, cache), estimates.new_zeros(1, 1)
             else:
-                words, states, fits = self._tried(texts, state, near[place], fit, cache)
+                words, states, fits = self._expanded(texts, state, near[place], fit, cache)
             total = scores[:, None] + fits
-            most = min(fit.readings, int(total.isfinite().sum()))
-            scores, chosen = total.flatten().topk(most)
+            width = min(fit.beam_width, int(total.isfinite().sum()))
+            scores, chosen = total.flatten().topk(width)
             rows, read = chosen // words.shape[1], words.flatten()[chosen]
             if place >= self.behind:
                 chosen_states = states.flatten(0, 1)[chosen]
@@ -175,10 +178,10 @@ class WordReader:
                 self.head(read[:, None], torch.ones_like(texts), cache)
         return texts[0], float(cosines[0]) / max(1, len(estimates) - self.behind)
 
-    def _tried(
+    def _expanded(
         self, texts: Tensor, state: Tensor, near: Tensor, fit: _Fit, cache: DynamicCache
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return words (b, n) that may follow b beginnings, their states, and their fits."""
+        """Return words (b, n) that may continue b hypotheses, their states, and their fits."""
         likely = fit.likely(texts)
         rankings = [near.expand(len(texts), -1)] if likely is None else [near + likely, likely]
         words = torch.cat([ranking.topk(self.candidates).indices for ranking in rankings], dim=1)
@@ -206,7 +209,7 @@ class WordReader:
         return words, states, fits.masked_fill(twice, -torch.inf)
 
     def _states(self, words: Tensor, cache: DynamicCache) -> Tensor:
-        """Return the states (b, n, d) of words (b, n) behind the b beginnings in the cache."""
+        """Return the states (b, n, d) of words (b, n) behind the b hypotheses in the cache."""
         if not self.deep:
             return self.table[words]
         cache_copy, before = copy.deepcopy(cache), int(cache.get_seq_length())
@@ -220,7 +223,7 @@ class WordReader:
 class _Fit:
     """How well states (b, n, d) fit an estimate (d,) of one, up to scale: by cosine."""
 
-    readings = EXACT
+    beam_width = EXACT_BEAM_WIDTH
 
     def likely(self, texts: Tensor) -> Tensor | None:
         """Return how likely words (b, V) are behind texts (b, T), before anything is seen."""
@@ -242,7 +245,7 @@ class _Fit:
 class _LikelyFit(_Fit):
     """Fit by words before, and by cosine: this times the sharpness is a log likelihood."""
 
-    readings = LIKELY
+    beam_width = LIKELY_BEAM_WIDTH
 
     def __init__(self, pairs: WordPairs, sharpness: float) -> None:
         self.pairs, self.sharpness = pairs, sharpness

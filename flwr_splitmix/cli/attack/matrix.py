@@ -35,7 +35,7 @@ from flwr_splitmix.words import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from flwr_splitmix.experiments.privacy.grid import Progress
+    from flwr_splitmix.experiments.privacy.grid import TaskProgress
     from flwr_splitmix.experiments.privacy.tasks import Task
 
 
@@ -172,7 +172,7 @@ def run_cells(chosen: Sequence[MatrixCell], place: Place, jobs: int, *, gates: b
         Whether to run the cells of the unprotected method too, by which attacks are judged.
     """
     if jobs < 1:
-        raise ExperimentError(f"jobs is {jobs}; at least 1 is needed")
+        raise ExperimentError(f"jobs is {jobs}; it must be at least 1")
     tasks = tasks_of(with_gates(chosen, place.matrix) if gates else chosen, place)
     if not tasks:
         return 0
@@ -261,7 +261,7 @@ class _MatrixDisplay:
     def __exit__(self, *error: object) -> None:
         self.bar.stop()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: TaskProgress) -> None:
         """Show that a task has begun or ended."""
         if progress.state == "begun":
             self.began[progress.task] = time.monotonic()

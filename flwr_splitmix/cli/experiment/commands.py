@@ -147,7 +147,7 @@ def _run_cells(
     """Run the unfinished cells of accuracy; raise Exit if one fails or the user interrupts."""
     size = scale_named(scale)
     if jobs < 1:
-        raise ExperimentError(f"jobs is {jobs}; at least 1 is needed")
+        raise ExperimentError(f"jobs is {jobs}; it must be at least 1")
     sources = {
         name: size.source(experiment_named(name).track) if dataset is None else dataset
         for name in names

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from flwr_splitmix.experiments import Cell
-    from flwr_splitmix.experiments.grid import Progress
+    from flwr_splitmix.experiments.grid import CellProgress
 
 
 class GridDisplay:
@@ -44,7 +44,7 @@ class GridDisplay:
     def __exit__(self, *error: object) -> None:
         self.bar.stop()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: CellProgress) -> None:
         """Show a cell's progress or its end."""
         cell = progress.cell
         if progress.state == "begun":
@@ -64,7 +64,7 @@ class GridDisplay:
         self.bar.advance(self.whole, rounds - self.rounds[cell.id])
         self.rounds[cell.id] = rounds
 
-    def _outcome(self, progress: Progress) -> str:
+    def _outcome(self, progress: CellProgress) -> str:
         if progress.state == "failed":
             return f"failed: {progress.reason}"
         began = self.began.get(progress.cell.id)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flwr_splitmix.cli.terminal import console, say, table
+from flwr_splitmix.cli.terminal import console, print_sentence, table
 from flwr_splitmix.files.json_values import strict_json
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.reports.words import percent
@@ -100,7 +100,7 @@ def _print_answer(text: str, second: str | None, answer: str, *, as_json: bool) 
         question = {"text": text} if second is None else {"text": text, "second": second}
         typer.echo(strict_json({**question, "answer": answer}))
     else:
-        say(answer)
+        print_sentence(answer)
 
 
 def _classes_table(names: Sequence[str], predictions: Sequence[Sequence[Likely]], top: int) -> Any:

@@ -79,7 +79,7 @@ def fetch(
         typer.confirm(question, abort=True)
     try:
         with _Bar() as bar, terminated_as_interrupted(signal.SIGHUP):
-            fetch_model(decoder, archives=tuple(archive or ()), told=bar.show)
+            fetch_model(decoder, archives=tuple(archive or ()), on_progress=bar.show)
     except RegistryError as error:
         raise RunError(str(error)) from error
     typer.echo(f"{name} is in {folder}; name it with model='{name}'")

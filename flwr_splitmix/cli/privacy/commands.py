@@ -25,9 +25,9 @@ from flwr_splitmix.cli.privacy.options import (
     ClipOption,
     Delta,
     GroupSize,
-    Kept,
     KTimes,
     LabelNoiseOption,
+    MaxRatio,
     MethodOption,
     OrderOption,
     Passes,
@@ -75,13 +75,14 @@ def library_errors_end_command() -> Iterator[None]:
         raise RunError(str(error)) from error
 
 
-def _given() -> list[str]:
-    """Return the names of the options that the user has given."""
+def _options_on_command_line() -> list[str]:
+    """Return the options that the user has set, such as "--k"."""
     context = click.get_current_context()
     return [
-        name
-        for name in context.params
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        option.opts[0]
+        for option in context.command.params
+        if option.name in context.params
+        and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT
     ]
 
 
@@ -106,7 +107,7 @@ def epsilon(
     clients: Clients = None,
     k_times: KTimes = False,
     alpha: Alpha = 6.0,
-    kept: Kept = None,
+    max_ratio: MaxRatio = None,
     passes: Passes = None,
     rounds: Rounds = None,
     steps: Steps = None,
@@ -130,13 +131,13 @@ def epsilon(
     options = PlanOptions(
         sigma_s=sigma_s, sigma_y=sigma_y,
         clip_norm=clip_norm, method=method, clip=clip, patches=patches, width=width, k=k,
-        clients=clients, k_times=k_times, alpha=alpha, kept=kept, passes=passes, rounds=rounds,
-        steps=steps, records=records, batch_size=batch_size, delta=delta, relation=relation,
-        smashed_noise=smashed_noise, label_noise=label_noise, trusted_mixer=trusted_mixer,
-        no_clamp=no_clamp,
+        clients=clients, k_times=k_times, alpha=alpha, max_ratio=max_ratio, passes=passes,
+        rounds=rounds, steps=steps, records=records, batch_size=batch_size, delta=delta,
+        relation=relation, smashed_noise=smashed_noise, label_noise=label_noise,
+        trusted_mixer=trusted_mixer, no_clamp=no_clamp,
     )  # fmt: skip
     with library_errors_end_command():
-        check_method_takes(options, _given())
+        check_method_takes(options, _options_on_command_line())
         plan = make_plan(options)
         orders = ORDERS if order is None else [order]
         tight = plan.epsilon(orders)
@@ -166,7 +167,7 @@ def sigma(
     clients: Clients = None,
     k_times: KTimes = False,
     alpha: Alpha = 6.0,
-    kept: Kept = None,
+    max_ratio: MaxRatio = None,
     passes: Passes = None,
     rounds: Rounds = None,
     steps: Steps = None,
@@ -188,13 +189,13 @@ def sigma(
     options = PlanOptions(
         sigma_s=1.0, sigma_y=label_ratio,
         clip_norm=clip_norm, method=method, clip=clip, patches=patches, width=width, k=k,
-        clients=clients, k_times=k_times, alpha=alpha, kept=kept, passes=passes, rounds=rounds,
-        steps=steps, records=records, batch_size=batch_size, delta=delta, relation=relation,
-        smashed_noise=smashed_noise, label_noise=label_noise, trusted_mixer=trusted_mixer,
-        no_clamp=no_clamp,
+        clients=clients, k_times=k_times, alpha=alpha, max_ratio=max_ratio, passes=passes,
+        rounds=rounds, steps=steps, records=records, batch_size=batch_size, delta=delta,
+        relation=relation, smashed_noise=smashed_noise, label_noise=label_noise,
+        trusted_mixer=trusted_mixer, no_clamp=no_clamp,
     )  # fmt: skip
     with library_errors_end_command():
-        check_method_takes(options, _given())
+        check_method_takes(options, _options_on_command_line())
         if not 0 < label_ratio < math.inf:
             raise ValueError(
                 f"--label-ratio is {label_ratio:g}; it is sigma_y over sigma_s, a number above 0"
@@ -243,10 +244,10 @@ def compare(
     The defaults are the parameters of DP-CutMixSL, Table 2, with variances of 66/255.
     """
     from flwr_splitmix.cli.picture import save
-    from flwr_splitmix.cli.privacy.plot import Setting, draw
+    from flwr_splitmix.cli.privacy.plot import ComparisonSetting, draw
 
     with library_errors_end_command():
-        setting = Setting(
+        setting = ComparisonSetting(
             sigma_s=sigma_s,
             sigma_y=sigma_y,
             bound=delta_bound,

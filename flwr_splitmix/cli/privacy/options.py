@@ -25,9 +25,10 @@ KTimes = Annotated[
     bool, typer.Option("--k-times", help="For CutMix: a batch is sent k times, with fresh masks.")
 ]
 Alpha = Annotated[float, typer.Option(help="Dirichlet concentration of the ratios, or inf.")]
-Kept = Annotated[
+MaxRatio = Annotated[
     float | None,
     typer.Option(
+        "--kept",
         help="The client's ratio in every pass (1: worst case); by default a bound that fails with "
         "a tenth of delta or, if less, the worst case; 1/k rounded up for alpha inf.",
         show_default=False,

@@ -27,7 +27,7 @@ MAX_RATIOS = 10**7
 
 
 class NoiseMethod(StrEnum):
-    """What is released."""
+    """A method by its command-line name."""
 
     sl = "sl"
     mix = "mix"
@@ -35,7 +35,7 @@ class NoiseMethod(StrEnum):
 
 
 class ClipKind(StrEnum):
-    """What is clipped."""
+    """The object that is clipped."""
 
     patch = "patch"
     range = "range"
@@ -74,10 +74,11 @@ class PlanOptions:
         Noise on smashed data and labels: an option of `epsilon`, a first value for `sigma`.
     k
         Of methods that mix; see `group_size`.
-    clients, kept
+    clients, max_ratio
         None if not given: all groups are full, and masks and ratios are drawn.
     passes
-        None if `rounds`, `steps`, `records` and `batch_size` say it; these are None otherwise.
+        None if it follows from `rounds`, `steps`, `records` and `batch_size`; these are None
+        otherwise.
     """
 
     sigma_s: float
@@ -91,7 +92,7 @@ class PlanOptions:
     clients: int | None
     k_times: bool
     alpha: float
-    kept: float | None
+    max_ratio: float | None
     passes: int | None
     rounds: int | None
     steps: int | None
@@ -111,7 +112,7 @@ class PlanOptions:
 
     @property
     def family(self) -> Family:
-        """What the privacy package calls the method."""
+        """The method's name in the privacy package."""
         families: dict[NoiseMethod, Family] = {
             NoiseMethod.sl: "full",
             NoiseMethod.mix: "mixup",
@@ -120,33 +121,32 @@ class PlanOptions:
         return families[self.method]
 
 
-_OF_MIXING = ("k", "clients", "alpha", "kept", "trusted_mixer", "label_noise")
+_MIXING_OPTIONS = ("--k", "--clients", "--alpha", "--kept", "--trusted-mixer", "--label-noise")
 """Options without a meaning where nothing is mixed."""
 
-_OF_MASKS = ("k_times", "smashed_noise")
+_MASK_OPTIONS = ("--k-times", "--smashed-noise")
 """Options without a meaning where no patches are left out."""
 
 CLIPPED = "choose --clip patch, range or sample"
 
 
-def check_method_takes(options: PlanOptions, given_options: Collection[str]) -> None:
+def check_method_takes(options: PlanOptions, set_options: Collection[str]) -> None:
     """Raise ValueError if an option for methods that mix, or have masks, was given for another.
 
     Parameters
     ----------
-    given_options
-        Names of the options that the user has given.
+    set_options
+        The options that the user has set, such as "--k".
     """
     method = options.method
-    for names, has, kind in (
-        (_OF_MASKS, method is NoiseMethod.cutmix, "cutmix"),
-        (_OF_MIXING, method is not NoiseMethod.sl, "methods that mix"),
+    for names, takes, kind in (
+        (_MASK_OPTIONS, method is NoiseMethod.cutmix, "cutmix"),
+        (_MIXING_OPTIONS, method is not NoiseMethod.sl, "methods that mix"),
     ):
         for name in names:
-            if name in given_options and not has:
+            if name in set_options and not takes:
                 raise ValueError(
-                    f"--{name.replace('_', '-')} is for {kind}, and the method is {method.value}; "
-                    "leave it out"
+                    f"{name} is for {kind}, and the method is {method.value}; leave it out"
                 )
 
 
@@ -162,8 +162,8 @@ def make_plan(options: PlanOptions) -> ReleasePlan:
 
     k = options.group_size
     release = _release(options, _noise(options))
-    kept_ratios = _kept(options)
-    if isinstance(kept_ratios, RandomMasks):
+    ratios = _ratios(options)
+    if isinstance(ratios, RandomMasks):
         if release.seen == "sum":
             check_at_most("k times patches", k * release.patches, MAX_RATIOS)
     elif options.k_times:
@@ -172,7 +172,7 @@ def make_plan(options: PlanOptions) -> ReleasePlan:
         release=release,
         passes=_passes(options),
         delta=options.delta,
-        kept=kept_ratios,
+        kept=ratios,
         k=k,
         relation=options.relation.value,
     )
@@ -223,11 +223,11 @@ def _release(options: PlanOptions, noise: GaussianNoise) -> Release:
     )
 
 
-def _kept(options: PlanOptions) -> float | RandomMasks:
-    """Return what is known about a client's ratios, as `ReleasePlan.kept`."""
+def _ratios(options: PlanOptions) -> float | RandomMasks:
+    """Return a bound of a client's ratios, or how they are drawn, as `ReleasePlan.kept`."""
     from flwr_splitmix.privacy.run_plan import left_over, ratios_of
 
-    k, n, share = options.group_size, options.clients, options.kept
+    k, n, share = options.group_size, options.clients, options.max_ratio
     if n is not None and n < k:
         raise ValueError(f"k is {k} for {counted(n, 'client')}; a group has at most all")
     if share is None:
@@ -260,7 +260,7 @@ def _passes(options: PlanOptions) -> int:
 
 
 def _asked_passes(options: PlanOptions) -> int:
-    """Return `passes`, or what rounds, steps, records and batch size say of it."""
+    """Return `passes`, or the number computed from rounds, steps, records and batch size."""
     from flwr_splitmix.privacy.run_plan import passes_of
 
     instead = {

@@ -27,7 +27,7 @@ _NAMES: dict[str, tuple[Family, Mechanism]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class ComparisonSetting:
     """The setting of a comparison; ratios are 1/k for every member of a full group.
 
     With `left_over`, ours are those of all clients in random groups: if k does not divide their
@@ -117,7 +117,7 @@ class Setting:
         return {**mine, **theirs}
 
 
-def draw(setting: Setting) -> Figure:
+def draw(setting: ComparisonSetting) -> Figure:
     """Draw epsilon over k (left) and over the variance (right); the paper's is dashed."""
     figure = two_panels(lambda over_k, over_variance: _draw_panels(setting, over_k, over_variance))
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6,
@@ -125,7 +125,7 @@ def draw(setting: Setting) -> Figure:
     return figure
 
 
-def _draw_panels(setting: Setting, over_k: Axes, over_variance: Axes) -> None:
+def _draw_panels(setting: ComparisonSetting, over_k: Axes, over_variance: Axes) -> None:
     panels = (
         (over_k, range(1, setting.clients + 1), setting.over_k()),
         (over_variance, _VARIANCES, setting.over_variance()),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flwr_splitmix.cli.terminal import console, fail, say, table, text
+from flwr_splitmix.cli.terminal import console, fail, print_sentence, table, text
 from flwr_splitmix.files.json_values import strict_json
 from flwr_splitmix.runs.reports.words import size
 from flwr_splitmix.words import counted, epsilon_text
@@ -59,19 +59,21 @@ def _verified(path: Path) -> list[dict[str, Any]]:
     try:
         entries, cut = read_journal(path), is_cut(path)
     except OSError as error:
-        say(f"{path} cannot be read: {reason_of(error)}", err=True)
+        print_sentence(f"{path} cannot be read: {reason_of(error)}", err=True)
         raise typer.Exit(1) from error
     except JournalError as error:
-        say(str(error), err=True)
+        print_sentence(str(error), err=True)
         raise typer.Exit(1) from error
     if any("exchange" not in entry for entry in entries) or (cut and not entries):
-        say(f"{path} is not an audit log: a node's is audit-N.jsonl in its state-dir", err=True)
+        print_sentence(
+            f"{path} is not an audit log: a node's is audit-N.jsonl in its state-dir", err=True
+        )
         raise typer.Exit(1)
     for number, entry in enumerate(entries, 1):
         if wrong := _wrong(entry):
             fail(f"line {number} of {path} is not a line of an audit log: its {wrong} cannot be")
     if cut:
-        say(
+        print_sentence(
             f"the last line of {path} is unfinished and not shown: its node was stopped while it "
             "wrote it, or somebody cut the file",
             err=True,
@@ -89,7 +91,7 @@ def _print_summary(entries: list[dict[str, Any]]) -> None:
     console().print(listing)
     reasons = Counter(entry["refused"] for entry in entries if "refused" in entry)
     for reason, count in reasons.most_common():
-        say(f"rejected {counted(count, 'time')}: {reason}")
+        print_sentence(f"rejected {counted(count, 'time')}: {reason}")
     _print_addresses([entry for entry in entries if entry.get("to")])
     sent_bytes = sum(entry.get("bytes", 0) for entry in entries)
     typer.echo(
@@ -105,9 +107,9 @@ def _print_addresses(addressed: list[dict[str, Any]]) -> None:
         if "bytes" in entry:
             to[entry["to"]] += entry["bytes"]
     for address, nbytes in to.items():
-        say(f"{size(nbytes)} sent to {address}")
+        print_sentence(f"{size(nbytes)} sent to {address}")
     for address in dict.fromkeys(entry["to"] for entry in addressed if entry["to"] not in to):
-        say(f"nothing sent to {address} (rejected)")
+        print_sentence(f"nothing sent to {address} (rejected)")
 
 
 def _wrong(entry: dict[str, Any]) -> str:

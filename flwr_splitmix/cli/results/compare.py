@@ -13,7 +13,7 @@ from flwr_splitmix.cli.terminal import (
     RunDirectory,
     RunNames,
     console,
-    say,
+    print_sentence,
     table,
     write_output,
 )
@@ -97,7 +97,7 @@ def compare(
     else:
         typer.echo(WRITERS[format](comparison_table), nl=False)
     for note in comparison.notes:
-        say(note, err=True)
+        print_sentence(note, err=True)
     for file in outputs:
         typer.echo(f"wrote {file}", err=True)
 

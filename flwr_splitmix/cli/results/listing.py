@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flwr_splitmix.cli.terminal import RunDirectory, say, text
+from flwr_splitmix.cli.terminal import RunDirectory, print_sentence, text
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.places import run_paths, runs_directory
 from flwr_splitmix.runs.reports.differences import BOOKKEEPING, PLACE, differing, in_words
@@ -30,7 +30,7 @@ def runs(
     """List the runs, oldest first, with the keys in which they differ."""
     readable = Run.all(run_dir)
     if not readable:
-        say(_nothing_in(runs_directory(run_dir)))
+        print_sentence(_nothing_in(runs_directory(run_dir)))
         return
     listed = [run for run in readable if label in (None, run.label)]
     if not listed:
@@ -49,7 +49,7 @@ def runs(
         for line in _differences(run, keys):
             typer.echo(line)
     for damage in damages:
-        say(damage, err=True)
+        print_sentence(damage, err=True)
 
 
 def _nothing_in(folder: Path) -> str:

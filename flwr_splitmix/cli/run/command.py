@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,7 @@ from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.places import check_writable
 
 if TYPE_CHECKING:
+    from flwr_splitmix.apps.configuration.project import Kind, Project
     from flwr_splitmix.cli.run.following import Display, RunFollower
     from flwr_splitmix.flwr_command import Flwr
 
@@ -73,8 +75,9 @@ def run(
 
     Keys and data are checked before Flower starts anything. Flower's log is kept in the run's
     directory. Ctrl-C, SIGTERM and SIGHUP (a terminal that is closed; not under nohup) stop the run,
-    as does standard output that takes no more. The exit status is 0 only if the run completed.
+    as does standard output that accepts no more. The exit status is 0 only if the run completed.
     """
+    from flwr_splitmix.apps.checking.ray_cluster import lost_cluster
     from flwr_splitmix.flwr_command import Flwr, FlwrError, config_text
 
     try:
@@ -82,15 +85,18 @@ def run(
         note(check_environment(connection))
     except SuperLinkError as error:
         fail(str(error))
-    values, changed, kind = _checked(
-        app, run_config or [], run_dir, nodes, federation_config, is_local=connection.local
-    )
+    pairs = run_config or []
+    keys = _read_keys(app, pairs, run_dir, is_local=connection.local)
+    if keys.values.get("resume"):  # a resumed run has its own configuration
+        note(lost_cluster())
+    else:
+        _check_app(app, pairs, nodes or _nodes_of(federation_config))
     try:
         flwr = Flwr(superlink)
         option = "run-dir" if run_dir is None else "--run-dir"
-        check_writable(values.get("run-dir"), option, _LOGS)
-        options = _federation(nodes, federation, federation_config)
-        words = config_text(changed)
+        check_writable(keys.values.get("run-dir"), option, _LOGS)
+        options = _federation_options(nodes, federation, federation_config)
+        words = config_text(keys.changed)
     except (FlwrError, RunError) as error:
         fail(str(error))
     with terminated_as_interrupted(signal.SIGHUP):
@@ -104,31 +110,42 @@ def run(
                 "end it with `flwr stop`",
                 130,
             )
-        followed, interrupted = _follow(flwr, flower_run, _home(values))
-    expects_run = connection.local and kind != "own"
-    end_run(flwr, followed, values, interrupted=interrupted, expected=expects_run)
+        followed, interrupted = _follow(flwr, flower_run, _home(keys.values))
+    expects_run = connection.local and keys.kind != "own"
+    end_run(flwr, followed, keys.values, interrupted=interrupted, expected=expects_run)
 
 
-def _checked(
-    app: Path,
-    run_config: list[str],
-    run_dir: Path | None,
-    nodes: int | None,
-    federation_config: str | None,
-    *,
-    is_local: bool,
-) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """Return the whole run configuration, the changed keys and the app's kind, or exit.
+@dataclass(frozen=True)
+class RunKeys:
+    """The keys of a run.
+
+    Parameters
+    ----------
+    values
+        The whole run configuration.
+    changed
+        The keys that the user has changed, with their new values.
+    kind
+        The kind of app that the keys belong to.
+    """
+
+    values: dict[str, Any]
+    changed: dict[str, Any]
+    kind: Kind
+
+
+def _read_keys(
+    app: Path, run_config: list[str], run_dir: Path | None, *, is_local: bool
+) -> RunKeys:
+    """Return the run's keys, or exit if they are wrong, or the run that they resume refuses them.
 
     Parameters
     ----------
     is_local
         Whether the ServerApp runs on this machine, which then has the runs.
     """
-    from flwr_splitmix.apps.checking.ray_cluster import lost_cluster
-    from flwr_splitmix.apps.configuration.continuing import check_goes_on, remark_on_kept
     from flwr_splitmix.apps.configuration.error import ConfigError
-    from flwr_splitmix.apps.configuration.overrides import absolute, read_overrides, run_values
+    from flwr_splitmix.apps.configuration.overrides import read_overrides, run_values
     from flwr_splitmix.apps.configuration.project import open_project
 
     folder = Path.cwd()
@@ -137,42 +154,74 @@ def _checked(
         values = run_values(project, run_config, folder)
         changed = read_overrides(run_config, folder, project.kind)
         if run_dir is not None:
-            if "run-dir" not in project.config:
-                raise ConfigError(
-                    f"--run-dir sets the app's key run-dir, which {project.name} does not have; "
-                    "leave the option out, or have the app read such a key"
-                )
-            chosen = absolute("run-dir", str(run_dir), folder, project.kind)
-            # As a pair, the option may change what a file of keys has, but not another pair.
-            written = [text for text in run_config if "=" in text]
-            pairs = read_overrides(written, folder, project.kind)
-            if "run-dir" in pairs and _real(pairs["run-dir"]) != _real(chosen):
-                raise ConfigError(
-                    f"--run-dir is {chosen!r}, but --run-config has run-dir={pairs['run-dir']!r}; "
-                    "write one of them"
-                )
+            chosen = _chosen_run_dir(run_dir, project, run_config, folder)
             changed["run-dir"] = values["run-dir"] = chosen
+        keys = RunKeys(values, changed, project.kind)
         if is_local and project.kind != "own" and values.get("resume"):
-            resumed = Run.open(str(values["resume"]), home=_home(values))
-            check_goes_on(resumed, changed)
-            note(remark_on_kept(resumed.config, values, changed))
+            _check_resumption(keys)
     except (ConfigError, RunError) as error:
         fail(str(error))
-    if values.get("resume"):  # a resumed run has its own configuration
-        note(lost_cluster())
-        return values, changed, project.kind
-    report = _check(app, run_config, nodes or _nodes_of(federation_config))
+    return keys
+
+
+def _chosen_run_dir(run_dir: Path, project: Project, run_config: list[str], folder: Path) -> str:
+    """Return the value that --run-dir gives the app's key run-dir.
+
+    Raises
+    ------
+    ConfigError
+        If the app has no such key, or --run-config sets it to another folder.
+    """
+    from flwr_splitmix.apps.configuration.error import ConfigError
+    from flwr_splitmix.apps.configuration.overrides import absolute, read_overrides
+
+    if "run-dir" not in project.config:
+        raise ConfigError(
+            f"--run-dir sets the app's key run-dir, which {project.name} does not have; "
+            "leave the option out, or have the app read such a key"
+        )
+    chosen: str = absolute("run-dir", str(run_dir), folder, project.kind)
+    # As a pair, the option may change what a file of keys has, but not another pair.
+    written = [text for text in run_config if "=" in text]
+    pairs = read_overrides(written, folder, project.kind)
+    if "run-dir" in pairs and _real(pairs["run-dir"]) != _real(chosen):
+        raise ConfigError(
+            f"--run-dir is {chosen!r}, but --run-config has run-dir={pairs['run-dir']!r}; "
+            "write one of them"
+        )
+    return chosen
+
+
+def _check_resumption(keys: RunKeys) -> None:
+    """Check that a run of this machine can be resumed with the keys; note which of them it keeps.
+
+    Raises
+    ------
+    ConfigError
+        If a changed key is one that a resumed run keeps.
+    RunError
+        If there is no such run.
+    """
+    from flwr_splitmix.apps.configuration.continuing import check_goes_on, remark_on_kept
+
+    resumed = Run.open(str(keys.values["resume"]), home=_home(keys.values))
+    check_goes_on(resumed, keys.changed)
+    note(remark_on_kept(resumed.config, keys.values, keys.changed))
+
+
+def _check_app(app: Path, run_config: list[str], nodes: int | None) -> None:
+    """Print what `splitmix check` finds, and exit if there are problems."""
+    report = _check_report(app, run_config, nodes)
     for message in report["problems"][:-1]:
         problem(message)
     if report["problems"]:
         fail(report["problems"][-1])
     for remark in report["remarks"]:
         note(remark)
-    return values, changed, project.kind
 
 
-def _check(app: Path, run_config: list[str], nodes: int | None) -> dict[str, Any]:
-    """Return what `splitmix check` finds, run in a separate process.
+def _check_report(app: Path, run_config: list[str], nodes: int | None) -> dict[str, Any]:
+    """Return the report of `splitmix check`, run in a separate process.
 
     It loads torch and a model, whose memory is thus free during the run. What it writes to standard
     error is shown at once, such as that a hub does not answer and is asked again.
@@ -196,7 +245,7 @@ def _nodes_of(federation_config: str | None) -> int | None:
     return int(match[1]) if match else None
 
 
-def _federation(
+def _federation_options(
     nodes: int | None, federation: str | None, federation_config: str | None
 ) -> list[str]:
     settings = (federation_config or "").split()
@@ -227,13 +276,14 @@ def _real(run_dir: Any) -> str:
 
 
 def _follow(flwr: Flwr, flower_run: int, home: Path) -> tuple[RunFollower, bool]:
-    """Show the run's progress to its end; return its facts, and whether it was to be stopped.
+    """Show the run's progress to its end; return its follower, and whether it was to be stopped.
 
-    Ctrl-C, SIGTERM and SIGHUP stop it, and standard output that takes no more.
+    Ctrl-C, SIGTERM and SIGHUP stop it, and so does standard output that accepts no more.
     """
     from flwr_splitmix.cli.run.following import RunFollower, display
 
     followed = RunFollower(flower_run, home, home / _LOGS / f"{flower_run}.log")
+    still_running = f"run {flower_run} may still be running; `flwr stop {flower_run}` ends it"
     writer = None
     try:
         with followed.log.open("wb") as file:
@@ -241,11 +291,11 @@ def _follow(flwr: Flwr, flower_run: int, home: Path) -> tuple[RunFollower, bool]
         with display() as shown:
             interrupted = _follow_to_end(flwr, followed, writer, shown)
     except KeyboardInterrupt:
-        fail(f"run {flower_run} may go on; `flwr stop {flower_run}` ends it", INTERRUPTED)
+        fail(still_running, INTERRUPTED)
     except OSError as error:
-        fail(f"{error}; run {flower_run} may go on; `flwr stop {flower_run}` ends it")
+        fail(f"{error}; {still_running}")
     except Exception:
-        _tell(f"run {flower_run} may go on; `flwr stop {flower_run}` ends it")
+        _print_problem(still_running)
         raise
     finally:
         if writer is not None:
@@ -263,12 +313,12 @@ def _follow_to_end(
     from flwr_splitmix.flwr_command import FlwrError
 
     interrupted = False
-    say: Callable[[str], None] = shown.say
+    show_line: Callable[[str], None] = shown.show_line
     started = f"run {followed.flower_run} of Flower has started"
     while True:
         try:
             if started:
-                say(started)
+                show_line(started)
                 started = ""
             follow(followed, writer, shown)
             return interrupted
@@ -276,23 +326,23 @@ def _follow_to_end(
             if interrupted:
                 raise
             interrupted = True
-            say("stopping the run (Ctrl-C once more leaves it to itself)")
+            show_line("stopping the run (press Ctrl-C again to quit without waiting)")
         except ClosedError as closed:
-            say = _tell
+            show_line = _print_problem
             if not isinstance(closed.error, BrokenPipeError):
-                say(f"{closed}; stopping the run")
+                show_line(f"{closed}; stopping the run")
             if interrupted:  # and so it is being stopped
                 continue
             interrupted = True
         except RemovedError as removed:
-            say(f"{removed}; stopping the run")
+            show_line(f"{removed}; stopping the run")
         try:
             flwr.stop(followed.flower_run)
         except FlwrError as error:
-            say(str(error))
+            show_line(str(error))
 
 
-def _tell(sentence: str) -> None:
-    """Say on standard error what is wrong, unless that takes no more either."""
+def _print_problem(sentence: str) -> None:
+    """Print a problem on standard error, unless that accepts no more either."""
     with suppress(OSError):
         problem(sentence)

@@ -20,10 +20,10 @@ from flwr_splitmix.files.reading import read_json
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.flower_run import LOG, find_flower_run
 
-LOOK_EVERY = 0.25
+CHECK_EVERY_SECONDS = 0.25
 """Seconds between two checks of log and progress."""
 
-LOOK_FOR_DIRECTORY_EVERY = 1.0
+FIND_DIRECTORY_EVERY_SECONDS = 1.0
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ROUND = re.compile(r"\bround (\d+)/(\d+) \| (.*)")
@@ -49,7 +49,7 @@ class Display(Protocol):
     def result(self, line: str) -> None:
         """Show the results of a finished round, a line of the log."""
 
-    def say(self, line: str) -> None:
+    def show_line(self, line: str) -> None:
         """Show a permanent line."""
 
 
@@ -63,9 +63,9 @@ class PlainDisplay:
 
     def result(self, line: str) -> None:
         """Print the line."""
-        self.say(line)
+        self.show_line(line)
 
-    def say(self, line: str) -> None:
+    def show_line(self, line: str) -> None:
         """Print the line."""
         try:
             print(line, flush=True)
@@ -106,7 +106,7 @@ class BarDisplay:
         """Put the results behind the bar, where they replace those of the round before."""
         self.bars.update(self._task, words=line.partition(" | ")[2])
 
-    def say(self, line: str) -> None:
+    def show_line(self, line: str) -> None:
         """Print the line above the bar."""
         try:
             self.bars.console.print(line, markup=False, highlight=False)
@@ -208,11 +208,11 @@ class RunFollower:
         self.position += len(whole) + len(end)
         return _COLOURS.sub("", whole.decode("utf-8", errors="replace")).splitlines()
 
-    def look_for_directory(self, last_time: bool) -> None:
+    def find_directory(self, last_time: bool) -> None:
         """Find the run's directory, and move the log there."""
         if self.removed:
             return
-        is_due = time.monotonic() >= self.looked + LOOK_FOR_DIRECTORY_EVERY
+        is_due = time.monotonic() >= self.looked + FIND_DIRECTORY_EVERY_SECONDS
         if self.run is None and (is_due or last_time):
             self.looked = time.monotonic()
             self.run = find_flower_run(self.flower_run, self.home)
@@ -250,14 +250,14 @@ def follow(followed: RunFollower, writer: subprocess.Popen[bytes], shown: Displa
         over = writer.poll() is not None
         for line in followed.new_lines():
             _take_in(line, followed, shown)
-        followed.look_for_directory(over)
+        followed.find_directory(over)
         _show(followed, shown)
         if over:
             return
         if shown.closed is not None:
             error, shown.closed = shown.closed, None
             raise ClosedError(error)
-        time.sleep(LOOK_EVERY)
+        time.sleep(CHECK_EVERY_SECONDS)
 
 
 def _take_in(line: str, followed: RunFollower, shown: Display) -> None:
@@ -265,7 +265,7 @@ def _take_in(line: str, followed: RunFollower, shown: Display) -> None:
         followed.words = match[0]
         shown.result(match[0])
     elif match := _WARNING.search(line):
-        shown.say(f"warning: {match[1]}")
+        shown.show_line(f"warning: {match[1]}")
     elif match := _RAISED.match(line.strip()):
         followed.raised = f"{match[1]}: {match[2]}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flwr_splitmix.experiments.experiment import Experiment
-from flwr_splitmix.experiments.papers.mixguard_settings import COLA, Changes, Setting
+from flwr_splitmix.experiments.papers.mixguard_settings import COLA, Changes, MixGuardSetting
 
 UNCALIBRATED: Changes = {"calibration_epochs": 0, "refine_every": 0, "perturbation": None}
 """Without a calibrator, noise on gradients has no residual to follow."""
@@ -49,7 +49,7 @@ _WITH, _WITHOUT = "+ Cal.", "Base"
 
 
 def inference(
-    setting: Setting, name: str, row: str, printed: tuple[float, float], note: str
+    setting: MixGuardSetting, name: str, row: str, printed: tuple[float, float], note: str
 ) -> Experiment:
     """Make an experiment of a row of Table VII.
 

@@ -21,7 +21,7 @@ from flwr_splitmix.experiments.papers.mixguard_mixing import by_corpora, costs
 from flwr_splitmix.experiments.papers.mixguard_sets import SETS
 from flwr_splitmix.experiments.papers.mixguard_settings import (
     NOT_THE_PAPERS,
-    Setting,
+    MixGuardSetting,
     messages_row,
     sources_row,
 )
@@ -34,8 +34,10 @@ def _scores(track: TextTrack) -> tuple[TableScore, ...]:
     return next(experiment.scores for experiment in SETS if experiment.track == track)
 
 
-def _setting(track: TextTrack, model: str, tokens: int, printed: str, note: str = "") -> Setting:
-    return Setting(
+def _setting(
+    track: TextTrack, model: str, tokens: int, printed: str, note: str = ""
+) -> MixGuardSetting:
+    return MixGuardSetting(
         track,
         (model,),
         {**SKEWED, "secret_tokens": tokens},

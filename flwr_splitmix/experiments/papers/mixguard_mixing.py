@@ -20,7 +20,7 @@ from flwr_splitmix.experiments.papers.mixguard_ablations import (
 )
 from flwr_splitmix.experiments.papers.mixguard_settings import (
     COLA,
-    Setting,
+    MixGuardSetting,
     messages_row,
     sources_row,
 )
@@ -69,7 +69,7 @@ TABLE_8 = Experiment(
 )
 
 
-def _by_sources(setting: Setting, paper: dict[int, float], name: str) -> tuple[Entry, ...]:
+def _by_sources(setting: MixGuardSetting, paper: dict[int, float], name: str) -> tuple[Entry, ...]:
     """Return a row for each model and a column for each k, with the paper's numbers."""
     return tuple(
         Entry(
@@ -110,7 +110,7 @@ _TIME = TableScore("processor s", "processor_s", 1.0, 0)
 
 
 def costs(
-    setting: Setting, name: str, set_: str, seconds: dict[int, float], note: str
+    setting: MixGuardSetting, name: str, set_: str, seconds: dict[int, float], note: str
 ) -> Experiment:
     """Make Figure 3(c) for a data set.
 
@@ -172,7 +172,7 @@ def _pair(calibration: str, supports: str) -> str:
 
 
 def _of_pair(
-    setting: Setting, calibration: str, supports: str, paper: float | None
+    setting: MixGuardSetting, calibration: str, supports: str, paper: float | None
 ) -> tuple[Entry, ...]:
     row = _pair(calibration, supports)
     if "Yelp" in (calibration, supports):
@@ -186,7 +186,7 @@ _SAME = _pair("Multi-Source", "Multi-Source")
 
 
 def by_corpora(
-    setting: Setting,
+    setting: MixGuardSetting,
     name: str,
     set_: str,
     printed: dict[tuple[str, str], float],

@@ -17,7 +17,7 @@ Changes = Mapping[str, Value]
 
 
 @dataclass(frozen=True)
-class Setting:
+class MixGuardSetting:
     """Common values of a table's rows.
 
     Parameters
@@ -103,7 +103,7 @@ def messages_row(m: int) -> str:
     return f"m = {m}, k = 3"
 
 
-COLA = Setting(
+COLA = MixGuardSetting(
     "cola",
     (ENCODER, STORIES),
     SKEWED,

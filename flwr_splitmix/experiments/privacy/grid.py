@@ -22,7 +22,7 @@ State = Literal["begun", "done", "not applicable", "failed"]
 
 
 @dataclass(frozen=True)
-class Progress:
+class TaskProgress:
     """Progress or outcome of a task.
 
     Parameters
@@ -38,7 +38,7 @@ class Progress:
     words: str = ""
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[TaskProgress], None]
 
 
 def run_tasks(
@@ -48,7 +48,7 @@ def run_tasks(
     jobs: int = 1,
     apart: bool = True,
     on_progress: OnProgress,
-) -> list[Progress]:
+) -> list[TaskProgress]:
     """Run tasks; a task fails if one that it needs has failed, and all others are run.
 
     Parameters
@@ -71,13 +71,13 @@ def run_tasks(
     return _run_apart(tasks, place, jobs, on_progress)
 
 
-def _run_here(tasks: Sequence[Task], place: Place, on_progress: OnProgress) -> list[Progress]:
-    failures: dict[Task, Progress] = {}
+def _run_here(tasks: Sequence[Task], place: Place, on_progress: OnProgress) -> list[TaskProgress]:
+    failures: dict[Task, TaskProgress] = {}
     for task in tasks:
         if broken := [before for before in task.needs if before in failures]:
-            progress = Progress(task, "failed", f"there is no {broken[0]}")
+            progress = TaskProgress(task, "failed", f"there is no {broken[0]}")
         else:
-            on_progress(Progress(task, "begun"))
+            on_progress(TaskProgress(task, "begun"))
             progress = _outcome(task, place)
         if progress.state == "failed":
             failures[task] = progress
@@ -85,7 +85,7 @@ def _run_here(tasks: Sequence[Task], place: Place, on_progress: OnProgress) -> l
     return list(failures.values())
 
 
-def _outcome(task: Task, place: Place) -> Progress:
+def _outcome(task: Task, place: Place) -> TaskProgress:
     """Run a task in this process and return its outcome; errors are failures."""
     from flwr_splitmix.device import pick_device
     from flwr_splitmix.experiments.products import fast_products
@@ -96,16 +96,18 @@ def _outcome(task: Task, place: Place) -> Progress:
         with log_to(place.folder / "log.txt"), fast_products(pick_device(place.device)):
             state, words = work.do(task, place)
     except Exception as error:
-        return Progress(task, "failed", reason_of(error))
-    return Progress(task, state, words)
+        return TaskProgress(task, "failed", reason_of(error))
+    return TaskProgress(task, state, words)
 
 
-def _run_apart(tasks: Sequence[Task], place: Place, jobs: int, tell: OnProgress) -> list[Progress]:
-    processes = Processes[Task, Progress](
+def _run_apart(
+    tasks: Sequence[Task], place: Place, jobs: int, tell: OnProgress
+) -> list[TaskProgress]:
+    processes = Processes[Task, TaskProgress](
         forked([place.matrix.work, *place.matrix.loads]),
         partial(_work, place),
         ended=lambda progress: True,
-        died=lambda task, reason: Progress(task, "failed", reason),
+        died=lambda task, reason: TaskProgress(task, "failed", reason),
         patience=_PATIENCE,
     )
     waiting, queue = list(tasks), _Queue(tasks)
@@ -130,9 +132,9 @@ class _Queue:
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.open = set(tasks)
-        self.failures: dict[Task, Progress] = {}
+        self.failures: dict[Task, TaskProgress] = {}
 
-    def next(self, waiting: list[Task]) -> Progress | None:
+    def next(self, waiting: list[Task]) -> TaskProgress | None:
         """Remove the first task that can begin, or that fails because of one that it needs.
 
         Returns
@@ -143,13 +145,13 @@ class _Queue:
             broken = [before for before in task.needs if before in self.failures]
             if broken:
                 waiting.remove(task)
-                return self.end(Progress(task, "failed", f"this failed before: {broken[0]}"))
+                return self.end(TaskProgress(task, "failed", f"this failed before: {broken[0]}"))
             if not any(before in self.open for before in task.needs):
                 waiting.remove(task)
-                return Progress(task, "begun")
+                return TaskProgress(task, "begun")
         return None
 
-    def end(self, progress: Progress) -> Progress:
+    def end(self, progress: TaskProgress) -> TaskProgress:
         """Record the outcome of a task."""
         self.open.discard(progress.task)
         if progress.state == "failed":

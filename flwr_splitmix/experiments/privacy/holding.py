@@ -12,16 +12,16 @@ BOUND = 0.2
 """Share of a text's words below which an attack counts as unsuccessful."""
 
 
-def holding(made: Sequence[Result], matrix: Matrix) -> str:
+def holding(results: Sequence[Result], matrix: Matrix) -> str:
     """Return the sentence for a page on the methods that hold, the most useful first.
 
     A method holds if no attack that counts reads `BOUND` of the words or more. Only those methods
-    are judged on which all attacks in `made` were run, and at least one of them counts.
+    are judged on which all attacks in `results` were run, and at least one of them counts.
     """
-    attacks = {(r.attack, r.adversary) for r in made if r.attack != "none"}
+    attacks = {(r.attack, r.adversary) for r in results if r.attack != "none"}
     holders, judged = [], 0
-    for method in dict.fromkeys(r.method for r in made):
-        method_results = [r for r in made if r.method == method]
+    for method in dict.fromkeys(r.method for r in results):
+        method_results = [r for r in results if r.method == method]
         if {(r.attack, r.adversary) for r in method_results if r.attack != "none"} != attacks:
             continue
         main = [

@@ -105,7 +105,7 @@ Unit = Literal["percent", "megabytes", "seconds", "number"]
 
 
 @dataclass(frozen=True)
-class Fact:
+class MatrixFact:
     """A property of rows that tables show besides attacks.
 
     Parameters
@@ -172,7 +172,7 @@ class Matrix:
     sizes: Mapping[str, AnySize]
     main: tuple[str, ...]
     unprotected: str
-    facts: tuple[Fact, ...]
+    facts: tuple[MatrixFact, ...]
     metrics: tuple[str, ...]
     legend: str
     guide: str
@@ -214,9 +214,7 @@ class Matrix:
             If there is none.
         """
         if name not in self.sizes:
-            raise ExperimentError(
-                f"unknown scale {name!r}; available: {', '.join(self.sizes)}"
-            )
+            raise ExperimentError(f"unknown scale {name!r}; available: {', '.join(self.sizes)}")
         return self.sizes[name]
 
 

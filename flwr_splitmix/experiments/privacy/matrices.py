@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flwr_splitmix.experiments.privacy.columns import COLUMNS
-from flwr_splitmix.experiments.privacy.kinds import Fact, Matrix
+from flwr_splitmix.experiments.privacy.kinds import Matrix, MatrixFact
 from flwr_splitmix.experiments.privacy.rows import ROWS, UNPROTECTED
 from flwr_splitmix.experiments.privacy.sizes import SIZES
 from flwr_splitmix.experiments.privacy.texts.columns import TEXT_COLUMNS
@@ -11,7 +11,7 @@ from flwr_splitmix.experiments.privacy.texts.rows import NOTHING_HIDDEN, TEXT_RO
 from flwr_splitmix.experiments.privacy.texts.sizes import TEXT_SIZES
 
 _WORK = "flwr_splitmix.experiments.privacy"
-_UPLINK = Fact("uplink_bytes", "uplink bytes of an epoch", "uplink/epoch", "megabytes")
+_UPLINK = MatrixFact("uplink_bytes", "uplink bytes of an epoch", "uplink/epoch", "megabytes")
 _HOW_TO_READ = (
     "Brackets hold an attack's interval of 95 % (of several seeds the lowest and highest bound) or "
     "the range of a method's own scores over seeds. Behind the slash is the floor, which an "
@@ -38,7 +38,7 @@ IMAGES = Matrix(
         "BatchShuffleSL",
     ),
     unprotected=UNPROTECTED,
-    facts=(Fact("accuracy", "top-1", "top-1", "percent"), _UPLINK),
+    facts=(MatrixFact("accuracy", "top-1", "top-1", "percent"), _UPLINK),
     metrics=("MSE", "patches in place", "patches attributed", "labels read", "AUC"),
     legend=(
         "For an attack that rebuilds images, a cell shows the mean squared error per pixel, with "
@@ -59,15 +59,15 @@ TEXTS = Matrix(
     main=("USplitSL", "NaiveMixSL", "MixGuard-k3", "MixGuard-k10", "DPForwardSL", "SnDSL"),
     unprotected=NOTHING_HIDDEN,
     facts=(
-        Fact("matthews", "Matthews correlation", "Matthews"),
-        Fact("accuracy", "accuracy", "accuracy", "percent"),
+        MatrixFact("matthews", "Matthews correlation", "Matthews"),
+        MatrixFact("accuracy", "accuracy", "accuracy", "percent"),
         _UPLINK,
-        Fact("training_seconds", "processor seconds of training", "training", "seconds"),
-        Fact("decode_error", "decode error of public texts", "decode error"),
-        Fact("calibrated_error", "the same, calibrated", "calibrated"),
-        Fact("leak", "leak: cosine of a message or of their sum with its text", "leak"),
-        Fact("epsilon", "epsilon of all messages of a text", "epsilon"),
-        Fact("noise_option", "noise option at equal utility", "option"),
+        MatrixFact("training_seconds", "processor seconds of training", "training", "seconds"),
+        MatrixFact("decode_error", "decode error of public texts", "decode error"),
+        MatrixFact("calibrated_error", "the same, calibrated", "calibrated"),
+        MatrixFact("leak", "leak: cosine of a message or of their sum with its text", "leak"),
+        MatrixFact("epsilon", "epsilon of all messages of a text", "epsilon"),
+        MatrixFact("noise_option", "noise option at equal utility", "option"),
     ),
     metrics=("token accuracy",),
     legend=(

@@ -66,14 +66,14 @@ def matrix_block(kind: str, words: str, home: Path | None) -> str | None:
     return findings(cell_results, matrix)
 
 
-def findings(made: Sequence[Result], matrix: Matrix = IMAGES) -> str:
+def findings(results: Sequence[Result], matrix: Matrix = IMAGES) -> str:
     """Return a line per method with, for each goal, the strongest attack that counts and its cell.
 
     The strongest attack is the one furthest beyond its floor, relative to the floor.
     """
     lines = []
-    for method in dict.fromkeys(result.method for result in made):
-        method_results = [r for r in made if r.method == method and r.attack != "none"]
+    for method in dict.fromkeys(result.method for result in results):
+        method_results = [r for r in results if r.method == method and r.attack != "none"]
         main = [
             shown([r for r in method_results if (r.attack, r.adversary) == key], matrix)
             for key in dict.fromkeys((r.attack, r.adversary) for r in method_results)

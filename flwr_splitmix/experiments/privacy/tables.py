@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flwr_splitmix.experiments.privacy.kinds import Fact, Matrix
+from flwr_splitmix.experiments.privacy.kinds import Matrix, MatrixFact
 from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.results import NOT_APPLICABLE, Result
 from flwr_splitmix.experiments.tables import grid
@@ -66,7 +66,7 @@ def _facts(results: Sequence[Result], matrix: Matrix) -> dict[str, dict[str, str
     return facts if set(seeds.values()) <= {"1"} else {"seeds": seeds, **facts}
 
 
-def _fact(fact: Fact, result: Result) -> str:
+def _fact(fact: MatrixFact, result: Result) -> str:
     assert result.value is not None
     assert result.low is not None
     assert result.high is not None
@@ -99,9 +99,9 @@ def _cell(results: Sequence[Result], matrix: Matrix) -> str:
     return f"{number(main.value)} {between} / {number(main.floor)}{doubt}"
 
 
-def shown(own: Sequence[Result], matrix: Matrix = IMAGES) -> Result:
+def shown(results: Sequence[Result], matrix: Matrix = IMAGES) -> Result:
     """Return the result to show of an attack on a method: that of the first of the metrics."""
-    return next((r for name in matrix.metrics for r in own if r.metric == name), own[0])
+    return next((r for name in matrix.metrics for r in results if r.metric == name), results[0])
 
 
 def number(value: float | None) -> str:

@@ -116,6 +116,6 @@ def open_corpus(source: str, corpus: Corpus) -> TextSets:
             )
     needed = ", or ".join(" and ".join(name for name in pair if name) for pair in corpus.files)
     raise DataError(
-        f"there is no {corpus.name} in {source!r}: its folder, which --dataset names, has the "
-        f"files {needed}"
+        f"{source!r} does not hold {corpus.name}: --dataset must name its folder, with the files "
+        f"{needed}"
     )

@@ -100,8 +100,8 @@ def run_texts(
     tokenizer = open_model_tokenizer(folder)
     texts = load_cell_texts(cell, source, tokenizer)
     clock = ProcessorTime()
-    trial = _Trial(cell, run, folder, tokenizer, texts, device, [clock, *observers])
-    summary = trial.fit_whole() if cell.method == Unsplit.__name__ else trial.fit_split()
+    training = _TextCellTraining(cell, run, folder, tokenizer, texts, device, [clock, *observers])
+    summary = training.fit_whole() if cell.method == Unsplit.__name__ else training.fit_split()
     return {**summary, "processor_s": round(clock.seconds, 1)}
 
 
@@ -148,7 +148,7 @@ def _scored_locally(clients: Sequence[UShapeClient], trunk: nn.Module) -> dict[s
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _TextCellTraining:
     cell: Cell
     run: Run
     folder: str

@@ -191,7 +191,7 @@ def test_the_score_that_detects_members_best_is_used(
         "_by_references",
         lambda score, upper, others, of: torch.cat([wrong * r.smashed[:, 0, 0] for r in of]),
     )
-    assert "lower" in view.has
+    assert "lower" in view.available
     assert attack._choose(view) == winner
 
 

@@ -115,7 +115,7 @@ def test_patches_of_a_batch_find_their_images_too(bench: Bench) -> None:
 def test_without_labels_it_reads_less_and_still_more_than_nothing(bench: Bench) -> None:
     lower = edge()
     named, unnamed = (bench.view(EDGE, who, lower) for who in ("server", "eavesdropper"))
-    assert "labels" not in unnamed.has
+    assert "labels" not in unnamed.available
     errors = [bench.error(bench.attack(Unshuffle(), v), v) for v in (named, unnamed)]
     assert errors[0] < errors[1] < 0.6 * bench.floor
 

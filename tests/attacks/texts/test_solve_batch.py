@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.texts.releasing import Released, fill_step, release_texts
-from flwr_splitmix.attacks.texts.solve_batch import SolveBatch
+from flwr_splitmix.attacks.texts.solve_batch import SolveTextBatch
 from flwr_splitmix.attacks.texts.view import TextAttack, TextKnowledge, TextView
 from flwr_splitmix.attacks.texts.vocabulary import Vocabulary
 from flwr_splitmix.data.texts.text_set import TextSet
@@ -50,21 +50,21 @@ def test_a_batch_is_read_where_one_message_is_not(head: int, size: int, lam: flo
     parts = tiny_parts(head)
     released = release_texts(parts, NaiveMix(lam), private(size), batch_size=size)
     assert read(Vocabulary(), parts, NaiveMix(lam), released)[0] < 0.7
-    assert read(SolveBatch(), parts, NaiveMix(lam), released)[0] > 0.98
+    assert read(SolveTextBatch(), parts, NaiveMix(lam), released)[0] > 0.98
 
 
 def test_of_two_texts_in_halves_no_more_is_read_than_of_one_message() -> None:
     parts = tiny_parts(0)
     released = release_texts(parts, NaiveMix(0.5), texts(2, 2), batch_size=2)
     message = read(Vocabulary(), parts, NaiveMix(0.5), released)
-    assert read(SolveBatch(), parts, NaiveMix(0.5), released) == message
+    assert read(SolveTextBatch(), parts, NaiveMix(0.5), released) == message
 
 
 def test_a_text_alone_is_read_from_its_message() -> None:
     parts = tiny_parts(0)
     released = release_texts(parts, NaiveMix(0.5), private(3))
     assert all(release.batch is None for release in released.releases)
-    assert read(SolveBatch(), parts, NaiveMix(0.5), released)[0] > 0.98
+    assert read(SolveTextBatch(), parts, NaiveMix(0.5), released)[0] > 0.98
 
 
 @pytest.mark.parametrize("hiding", [Hiding, guard], ids=["nothing", "MixGuard"])
@@ -72,7 +72,7 @@ def test_there_is_no_batch_to_solve_where_none_is_mixed(hiding: type[Hiding]) ->
     parts = tiny_parts(0)
     released = release_texts(parts, Hiding(), private(2), batch_size=2)
     with pytest.raises(NotApplicable, match="a method does not mix the texts of a batch"):
-        read(SolveBatch(), parts, hiding(), released)
+        read(SolveTextBatch(), parts, hiding(), released)
 
 
 def rows(chosen: Sequence[tuple[TextSet, int]], data: TextSet) -> list[int | None]:

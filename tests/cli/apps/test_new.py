@@ -84,7 +84,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 def test_a_name_that_flower_would_refuse_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["new", "own", str(tmp_path / ("a" * 33))])
     assert result.exit_code == 1
-    assert "allowed are up to 32 small letters, digits and '-'" in result.stderr
+    assert "it must be up to 32 small letters, digits and '-'" in result.stderr
     assert not list(tmp_path.iterdir())
     make("own", tmp_path / ("a" * 32))
 

@@ -232,7 +232,7 @@ WRONG = [
     ("--passes 100000000000000", "passes is above 1,000,000,000, which is beyond any run"),
     (
         "--batch-size 5 --steps 1",
-        "--passes and --steps are given; say either --passes, or --rounds",
+        "--passes and --steps are given; use either --passes, or --rounds",
     ),
     ("--k 3 --clients 2", "k is 3 for 2 clients; a group has at most all"),
     ("--kept 0.5 --clients 3", "kept is 0.5, but groups of 2 of 3 clients leave some over"),

@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 from matplotlib.image import imread
 
-from flwr_splitmix.cli.privacy.plot import Setting, draw
+from flwr_splitmix.cli.privacy.plot import ComparisonSetting, draw
 from tests.cli.privacy.test_commands import PAPER, value
 
 Splitmix = Callable[..., Result]
@@ -61,7 +61,7 @@ def test_the_picture_has_both_panels_and_the_curves_of_the_table(
     middle = pixels.shape[1] // 2
     assert np.std(pixels[:, :middle, :3]) > 0
     assert np.std(pixels[:, middle:, :3]) > 0
-    setting = Setting(
+    setting = ComparisonSetting(
         sigma_s=0.5, sigma_y=0.5, bound=0.15, dimension=10, classes=2, clients=5, order=2.0,
         passes=1, delta=2e-4, trusted_mixer=False,
     )  # fmt: skip

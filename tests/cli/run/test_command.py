@@ -18,7 +18,7 @@ from tests.cli.run_command import MODULE, run, the_error
 
 pytestmark = pytest.mark.usefixtures("no_flower")
 
-CHECK = MODULE._check
+CHECK_REPORT = MODULE._check_report
 """The check itself: the fixture replaces it."""
 
 
@@ -173,7 +173,7 @@ def test_what_the_check_writes_meanwhile_is_shown(
 ) -> None:
     """A hub that does not answer is asked for half a minute, and the user is told."""
     app_folder = own_app(tmp_path, "import sys; sys.stderr.write('the hub is asked again\\n')\n")
-    assert CHECK(app_folder, [], 2)["problems"] == []
+    assert CHECK_REPORT(app_folder, [], 2)["problems"] == []
     assert "the hub is asked again" in capfd.readouterr().err
 
 
@@ -182,7 +182,7 @@ def test_a_check_that_ends_without_a_report_is_named(
 ) -> None:
     app_folder = own_app(tmp_path, "import os; os._exit(3)\n")
     with pytest.raises(typer.Exit):
-        CHECK(app_folder, [], 2)
+        CHECK_REPORT(app_folder, [], 2)
     assert f"splitmix check {app_folder} failed with exit status 3" in capfd.readouterr().err
 
 

@@ -171,6 +171,8 @@ def test_a_run_whose_log_ends_before_it_has_not_failed(
     monkeypatch.setattr(Flwr, "status", lambda self, run_id: ("running", ""))
     monkeypatch.setattr(ending, "_SETTLE_SECONDS", 0.1)
     error = the_error(run("--run-dir", str(home)))
-    assert error.startswith("Flower's log ended, but run 7 may go on: Flower says 'running'; `flwr")
+    assert error.startswith(
+        "Flower's log ended, but run 7 may still be running: Flower reports 'running'; `flwr"
+    )
     assert "`flwr stop 7` ends it" in error
     assert "resume" not in error

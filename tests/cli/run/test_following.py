@@ -25,7 +25,7 @@ def run(tmp_path: Path) -> Run:
 def test_the_log_moves_to_the_run_while_it_is_written(run: Run, tmp_path: Path) -> None:
     followed = RunFollower(7, tmp_path, tmp_path / "7.log")
     with followed.log.open("w") as writer:
-        followed.look_for_directory(False)
+        followed.find_directory(False)
         writer.write("a line\n")
     assert followed.log == run.path / LOG
     assert followed.new_lines() == ["a line"]
@@ -42,13 +42,13 @@ def test_to_another_disk_it_moves_when_nothing_writes_it_any_more(
 
     with followed.log.open("w") as writer:
         monkeypatch.setattr("os.replace", on_another_disk)
-        followed.look_for_directory(False)
+        followed.find_directory(False)
         writer.write("a line\n")
     assert followed.run is not None
     assert followed.run.id == run.id
     assert followed.new_lines() == ["a line"]
     monkeypatch.setattr("os.rename", on_another_disk)
-    followed.look_for_directory(True)
+    followed.find_directory(True)
     assert followed.log == run.path / LOG
     assert followed.log.read_text() == "a line\n"
     assert not (tmp_path / "7.log").exists()
@@ -61,7 +61,7 @@ def test_a_log_that_is_removed_is_not_taken_for_its_run(run: Run, tmp_path: Path
     followed = RunFollower(7, tmp_path, tmp_path / "7.log")
     assert followed.new_lines() == []
     followed.log.write_text("a line\n")
-    followed.look_for_directory(True)
+    followed.find_directory(True)
     followed.log.unlink()
     assert followed.new_lines() == []
     shutil.rmtree(run.path)

@@ -73,7 +73,7 @@ def test_splitmix_run_does_not_run_in_it(
     monkeypatch.setenv("FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", str(port))
     result = CliRunner().invoke(app, ["run", str(APPS / "vision"), "--nodes", "2"])
     assert result.exit_code == 1
-    assert "is of another environment" in result.stderr
+    assert "belongs to another environment" in result.stderr
     assert str(environment.resolve()) in result.stderr
     assert not (tmp_path / "flwr").exists(), "flwr was started"
 
@@ -125,7 +125,7 @@ def test_a_listener_that_cannot_be_looked_at_is_said(
 ) -> None:
     _, port = other
     monkeypatch.setitem(sys.modules, "psutil", None)
-    assert "cannot be seen from here" in check_environment(Connection(None, True, (port,)))
+    assert "it could not be determined" in check_environment(Connection(None, True, (port,)))
 
 
 def test_a_command_in_a_folder_that_was_removed_says_so(

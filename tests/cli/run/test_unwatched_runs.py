@@ -30,7 +30,7 @@ from flwr_splitmix.flwr_command import Flwr, FlwrError
 
 module = importlib.import_module("flwr_splitmix.cli.run.command")
 module.check_environment = lambda connection: ""
-module._check = lambda *arguments: {"problems": [], "remarks": []}
+module._check_report = lambda *arguments: {"problems": [], "remarks": []}
 fault = sys.argv[3]
 writers = []
 
@@ -56,7 +56,7 @@ Flwr.start = lambda self, *arguments: 7
 Flwr.follow, Flwr.stop = follow, stop
 Flwr.status = lambda self, run_id: ("finished:stopped", "")
 if fault in ("bug", "disk"):
-    following.RunFollower.look_for_directory = broken
+    following.RunFollower.find_directory = broken
 app(["run", sys.argv[1], "--run-dir", sys.argv[2]])
 """
 
@@ -217,5 +217,5 @@ def test_an_error_of_following_it_says_that_it_may_go_on(
         status, errors = ended(started(tmp_path, nothing.fileno(), fault))
     assert status == 1
     first, *more = errors.splitlines()
-    assert first == f"{reason}run 7 may go on; `flwr stop 7` ends it"
+    assert first == f"{reason}run 7 may still be running; `flwr stop 7` ends it"
     assert ("ZeroDivisionError" in errors) == bool(more) == (fault == "bug")

@@ -34,7 +34,7 @@ def test_a_block_of_no_kind_and_one_without_an_end_are_errors() -> None:
 
 def test_what_a_maker_raises_names_the_block() -> None:
     def refuse(words: str) -> str:
-        raise ExperimentError("there is no scale")
+        raise ExperimentError("unknown scale 'x'")
 
-    with pytest.raises(ExperimentError, match="block 'upper: one two': there is no scale"):
+    with pytest.raises(ExperimentError, match="block 'upper: one two': unknown scale 'x'"):
         renewed(PAGE, {"upper": refuse, "none": nothing})

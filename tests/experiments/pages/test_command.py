@@ -149,7 +149,7 @@ def test_a_wrong_block_is_one_clear_error(
         call(tmp_path)
     assert error.value.code == 1
     message = capsys.readouterr().err
-    assert message.startswith(f"{page}: block 'table: cutmixsl-tabel1 cpu': there is no experiment")
+    assert message.startswith(f"{page}: block 'table: cutmixsl-tabel1 cpu': unknown experiment")
     assert "did you mean cutmixsl-table1" in message
 
 

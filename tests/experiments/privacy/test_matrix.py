@@ -15,7 +15,7 @@ import pytest
 from flwr_splitmix.experiments.cells import ExperimentError
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place, choose
 from flwr_splitmix.experiments.privacy.columns import COLUMNS, Column
-from flwr_splitmix.experiments.privacy.grid import Progress, run_tasks
+from flwr_splitmix.experiments.privacy.grid import TaskProgress, run_tasks
 from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.noise import LADDER, find_noise, resolved
 from flwr_splitmix.experiments.privacy.results import Result, results
@@ -192,7 +192,7 @@ def test_two_rows_run_through_and_only_once(tmp_path: Path) -> None:
         "CutMixSL:labels-peer, PSL:separate",
         [0],
     )
-    reports: list[Progress] = []
+    reports: list[TaskProgress] = []
     failures = run_tasks(tasks_of(cells, place), place, apart=False, on_progress=reports.append)
     assert not failures
     assert not tasks_of(cells, place)

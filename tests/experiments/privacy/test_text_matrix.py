@@ -15,8 +15,8 @@ from flwr_splitmix.attacks.catalogue import text_attacks
 from flwr_splitmix.cli import app
 from flwr_splitmix.experiments.cells import ExperimentError
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place, choose
-from flwr_splitmix.experiments.privacy.grid import Progress, run_tasks
-from flwr_splitmix.experiments.privacy.kinds import Fact
+from flwr_splitmix.experiments.privacy.grid import TaskProgress, run_tasks
+from flwr_splitmix.experiments.privacy.kinds import MatrixFact
 from flwr_splitmix.experiments.privacy.matrices import TEXTS
 from flwr_splitmix.experiments.privacy.page import matrix_block
 from flwr_splitmix.experiments.privacy.results import Result, results
@@ -127,7 +127,7 @@ def test_cells_run_through_and_only_once(place: Place) -> None:
         [0],
         TEXTS,
     )
-    reports: list[Progress] = []
+    reports: list[TaskProgress] = []
     failures = run_tasks(tasks_of(cells, place), place, apart=False, on_progress=reports.append)
     assert not failures
     assert not tasks_of(cells, place)
@@ -306,7 +306,7 @@ def test_the_command_runs_cells_in_processes_and_prints_them(tmp_path: Path) -> 
     assert shown.stdout.splitlines()[2].startswith("| USplitSL | ")
     wrong = CliRunner().invoke(app, ["attack", "matrix", "texts", "--scale", "huge"])
     assert wrong.exit_code != 0
-    assert "allowed are smoke, cpu, paper" in " ".join(wrong.output.split())
+    assert "available: smoke, cpu, paper" in " ".join(wrong.output.split())
 
 
 @pytest.mark.parametrize(
@@ -319,4 +319,4 @@ def test_the_command_runs_cells_in_processes_and_prints_them(tmp_path: Path) -> 
     ],
 )
 def test_facts_are_written_in_their_units(unit: str, value: float, text: str) -> None:
-    assert Fact("key", "metric", "heading", unit).said(value) == text  # type: ignore[arg-type]
+    assert MatrixFact("key", "metric", "heading", unit).said(value) == text  # type: ignore[arg-type]

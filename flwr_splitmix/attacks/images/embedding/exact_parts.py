@@ -75,7 +75,7 @@ def exact_ways(view: View, public: Pictures, budget: Budget, seed: int) -> list[
     if view.knowledge.mixer.cover == "weighted":
         return _unmixed(view, public, budget, subspaces)
     divide, painter = divider(view, public, budget, seed, subspaces), None
-    if not budget.over:
+    if not budget.must_end():
         painter = painter_of(view, public, budget)
     if moves_patches(view.knowledge.mixer):
         if painter is None:
@@ -92,7 +92,7 @@ def painted_ways(view: View, divide: Callable[[Query], Parts], painter: Painter)
     """Return ways that paint what is another member's: told labels or not, by class or not."""
     return [
         partial(_joined, view, divide, fitted if labelled else partial(_untold, fitted))
-        for fitted, labelled in painters(painter, "labels" in view.has)
+        for fitted, labelled in painters(painter, "labels" in view.available)
     ]
 
 

@@ -34,7 +34,7 @@ class LinearInverse:
         return tokens.to(self.weights) @ self.weights + self.offsets
 
 
-def fit_inverse(tokens: Tensor, patches: Tensor, held: Tensor | None = None) -> LinearInverse:
+def fit_inverse(tokens: Tensor, patches: Tensor, is_held: Tensor | None = None) -> LinearInverse:
     """Fit patches to their tokens by least squares.
 
     If the lower segment is a patch embedding, with any positions, this is its pseudo-inverse;
@@ -46,12 +46,12 @@ def fit_inverse(tokens: Tensor, patches: Tensor, held: Tensor | None = None) -> 
         (n, N, d), without prefix tokens.
     patches
         (n, N, P), of the same images.
-    held
+    is_held
         bool (n, N): the pairs to use; None for all.
     """
     n = min(len(tokens), max(2, ROWS // tokens.shape[1]))
     sources, targets = tokens[:n].double().cpu(), patches[:n].double().cpu()
-    used = torch.ones(sources.shape[:2]) if held is None else held[:n].cpu()
+    used = torch.ones(sources.shape[:2]) if is_held is None else is_held[:n].cpu()
     weight = used.double()[..., None]
     count = weight.sum(0).clamp_min(1)
     middle, centre = (sources * weight).sum(0) / count, (targets * weight).sum(0) / count

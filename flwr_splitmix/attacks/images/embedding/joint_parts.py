@@ -69,7 +69,7 @@ def joint_parts(
 ) -> JointParts | None:
     """Return what takes mixtures apart; None for sums, moved patches or too large images."""
     mixer = view.knowledge.mixer
-    if painter is None or budget.over or mixer.cover == "weighted" or moves_patches(mixer):
+    if painter is None or budget.must_end() or mixer.cover == "weighted" or moves_patches(mixer):
         return None
     return JointParts(view, public, painter, budget, seed)
 
@@ -84,7 +84,7 @@ def joint_ways(view: View, public: Pictures, budget: Budget, seed: int) -> list[
     public
         Images of the attacked model's shape.
     """
-    painter = None if budget.over else painter_of(view, public, budget)
+    painter = None if budget.must_end() else painter_of(view, public, budget)
     divide = joint_parts(view, public, painter, budget, seed)
     if divide is None or painter is None:
         return []

@@ -36,7 +36,7 @@ class Errors(NamedTuple):
     covariances: Tensor
 
 
-class Reading(NamedTuple):
+class PatchReading(NamedTuple):
     """Patches as they were read.
 
     Parameters
@@ -51,7 +51,7 @@ class Reading(NamedTuple):
     errors: Errors | None = None
 
 
-Read = Callable[[Query], Reading]
+Read = Callable[[Query], PatchReading]
 """From a query of b rows to its patches."""
 
 
@@ -75,20 +75,20 @@ class TokenModel:
     strengths: Tensor
 
     @classmethod
-    def fit(cls, tokens: Tensor, patches: Tensor, held: Tensor) -> Self:
+    def fit(cls, tokens: Tensor, patches: Tensor, is_held: Tensor) -> Self:
         """Fit tokens (n, N, d) without noise, and the patches (n, N, P) behind them.
 
         Parameters
         ----------
-        held
+        is_held
             bool (n, N): the pairs to use.
         """
-        tokens_of = fit_inverse(patches, tokens, held)
-        residuals = (tokens.double().cpu() - tokens_of(patches.double().cpu()))[held.cpu()]
+        tokens_of = fit_inverse(patches, tokens, is_held)
+        residuals = (tokens.double().cpu() - tokens_of(patches.double().cpu()))[is_held.cpu()]
         strengths, axes = torch.linalg.eigh(residuals.T @ residuals / max(1, len(residuals)))
         return cls(tokens_of, axes, strengths.clamp_min(0))
 
-    def read(self, tokens: Tensor, variances: Tensor) -> Reading:
+    def read(self, tokens: Tensor, variances: Tensor) -> PatchReading:
         """Return the patches behind tokens, each by least squares weighted by the noise.
 
         Parameters
@@ -111,7 +111,7 @@ class TokenModel:
             errors.append(torch.cholesky_inverse(torch.linalg.cholesky(precision)))
             same_kind = kinds == kind
             patches[same_kind] = grey + apart[same_kind] @ weighed.T @ errors[-1]
-        return Reading(patches, Errors(kinds, torch.stack(errors)))
+        return PatchReading(patches, Errors(kinds, torch.stack(errors)))
 
 
 class NoisyReader:
@@ -137,7 +137,7 @@ class NoisyReader:
         grid = knowledge.patch_grid
         models: dict[int | None, TokenModel] = {}
         for number, (owner, lower) in enumerate(segments_of(knowledge).items()):
-            if number and budget.over:
+            if number and budget.must_end():
                 break
             rows = rows_to_fit(knowledge, public)
             example = next(public_examples(quiet, public, rows, seed, lower=lower))
@@ -146,7 +146,7 @@ class NoisyReader:
             models[owner] = TokenModel.fit(tokens, behind, has_patch)
         return cls(models, knowledge.geometry.prefix)
 
-    def __call__(self, query: Query) -> Reading:
+    def __call__(self, query: Query) -> PatchReading:
         """Read the patches of a query whose noise is known."""
         assert query.noise is not None, "a query about a release with noise says how much"
         model = self._models.get(query.member, self._models[None])
@@ -168,4 +168,4 @@ def reader_of(view: View, public: Pictures, linear: Linear, budget: Budget, seed
 
 def exact_reader(view: View, linear: Linear) -> Read:
     """Return what reads patches as `linear` does, and says nothing of their errors."""
-    return lambda query: Reading(linear.patches(query, view).clamp(0, 1))
+    return lambda query: PatchReading(linear.patches(query, view).clamp(0, 1))

@@ -76,7 +76,7 @@ def client_subspaces(view: View, public: Pictures, budget: Budget) -> dict[int, 
     for client in sorted(knowledge.lowers):
         lower = lowers[client]
         assert lower is not None
-        if subspaces and budget.over:
+        if subspaces and budget.must_end():
             return {}
         tokens = lower(inputs.to(budget.device))[:, knowledge.geometry.prefix :]
         subspaces[client] = fit_subspace(tokens, anywhere=anywhere)

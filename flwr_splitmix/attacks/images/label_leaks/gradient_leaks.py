@@ -20,14 +20,14 @@ def norm_leak(gradients: Tensor) -> Tensor:
     return norms
 
 
-def cosine_leak(gradients: Tensor, known: Tensor) -> Tensor:
+def cosine_leak(gradients: Tensor, references: Tensor) -> Tensor:
     """Return the cosine of each sample's gradient with that of a known sample.
 
     Parameters
     ----------
     gradients
         (b, ...).
-    known
+    references
         (...), gradient of one sample with known label, or (c, ...), of several.
 
     Returns
@@ -38,8 +38,8 @@ def cosine_leak(gradients: Tensor, known: Tensor) -> Tensor:
     Source: Li et al., as above.
     """
     rows = gradients.detach().flatten(1).double()
-    is_single = known.ndim == gradients.ndim - 1
-    others = known.detach().reshape(1 if is_single else len(known), -1).double()
+    is_single = references.ndim == gradients.ndim - 1
+    others = references.detach().reshape(1 if is_single else len(references), -1).double()
     cosines = F.normalize(rows, dim=1) @ F.normalize(others, dim=1).mT
     return cosines[:, 0] if is_single else cosines
 
@@ -76,14 +76,14 @@ def label_clusters(rows: Tensor, classes: int, *, seed: int) -> Tensor:
     return torch.from_numpy(method.fit_predict(directions)).long()
 
 
-def name_clusters(clusters: Tensor, known: Tensor, labels: Tensor, classes: int) -> Tensor:
+def name_clusters(clusters: Tensor, known_samples: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Name clusters after the samples in them whose labels are known.
 
     Parameters
     ----------
     clusters
         int64 (n,).
-    known, labels
+    known_samples, labels
         int64 (c,): indices of known samples, and their labels. A cluster without a known sample
         is named after a class not yet used.
 
@@ -96,7 +96,7 @@ def name_clusters(clusters: Tensor, known: Tensor, labels: Tensor, classes: int)
 
     count = max(int(clusters.max()) + 1, classes)
     votes = np.zeros((count, classes))
-    np.add.at(votes, (clusters[known].numpy(), labels.numpy()), 1.0)
+    np.add.at(votes, (clusters[known_samples].numpy(), labels.numpy()), 1.0)
     names = np.zeros(count, np.int64)
     names[votes.any(1)] = votes[votes.any(1)].argmax(1)
     rows, columns = linear_sum_assignment(-votes)
@@ -138,12 +138,12 @@ def _regrouped(directions: Tensor, labels: Tensor, classes: int) -> Tensor:
     return moved if bool((moved == labels).double().mean() > 0.5) else labels
 
 
-def nearest_known(rows: Tensor, known: Tensor, labels: Tensor, classes: int) -> Tensor:
+def nearest_known(rows: Tensor, known_samples: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Score classes by the similarity of each sample to known samples: float64 (n, classes).
 
     The score of a class is the largest cosine with a known sample of it; -1 if none is known.
     """
-    cosines = cosine_leak(rows, rows[known])
+    cosines = cosine_leak(rows, rows[known_samples])
     scores = torch.full((len(rows), classes), -1.0, dtype=torch.float64)
     for column, label in enumerate(labels.tolist()):
         scores[:, label] = torch.maximum(scores[:, label], cosines[:, column])

@@ -71,16 +71,16 @@ class JointMask:
         everything, class_gaussians = self._everything.blurred(errors), self._class_gaussians
         components = everything.components(patches)
         sizes = None if labels is None else sizes_of(labels, members, patches.shape[1])
-        judge = _Judge(everything, components, members, sizes)
+        judge = _MaskJudge(everything, components, members, sizes)
         starts = _starts(everything.pairs(components), members, seed)
         best, most = starts[0], -torch.inf
         for owners in starts:
-            if most > -torch.inf and self._budget.over:
+            if most > -torch.inf and self._budget.must_end():
                 break
             climbed, score = judge.climb(owners, self._budget)
             if score > most:
                 best, most = climbed, score
-        if class_gaussians is None or self._budget.over:
+        if class_gaussians is None or self._budget.must_end():
             return best
         finer = replace(judge, gaussians=class_gaussians.blurred(errors), labels=labels)
         return finer.climb(best, self._budget)[0]
@@ -159,7 +159,7 @@ def _starts(alike: Tensor, members: int, seed: int) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class _Judge:
+class _MaskJudge:
     """How likely masks are for the rows of one release; owners are int64 (N,).
 
     Parameters
@@ -208,7 +208,7 @@ class _Judge:
                     break
             else:
                 break
-            if budget.over:
+            if budget.must_end():
                 break
         return owners, score
 

@@ -53,26 +53,26 @@ class PatchGaussians:
     covariances: Tensor
 
     @classmethod
-    def of(cls, everything: Gaussian, own: Sequence[Gaussian], pieces: int = PIECES) -> Self:
+    def of(cls, everything: Gaussian, by_class: Sequence[Gaussian], pieces: int = PIECES) -> Self:
         """Take the components of Gaussians, by place, in which images of all kinds vary most.
 
         Parameters
         ----------
         everything
             Determines the components.
-        own
+        by_class
             The L Gaussians to take them of.
         """
         places, numbers = everything.mean.shape
         wide = everything.covariance.reshape(places, numbers, places, numbers)
         blocks = wide.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
         basis = torch.linalg.eigh(blocks).eigenvectors[..., -min(pieces, numbers) :]
-        means = torch.stack([each.mean - everything.mean for each in own])
+        means = torch.stack([each.mean - everything.mean for each in by_class])
         covariances = [
             torch.einsum(
                 "npa,npmr,mrc->namc", basis, each.covariance.reshape(wide.shape), basis
             ).flatten(2).flatten(0, 1)
-            for each in own
+            for each in by_class
         ]  # fmt: skip
         return cls(
             everything.mean,
@@ -93,18 +93,18 @@ class PatchGaussians:
         """Return the components (b, N, q) of patches (b, N, P)."""
         return torch.einsum("bnp,npq->bnq", patches.double().cpu() - self.centre, self.basis)
 
-    def together(self, components: Tensor, held: Tensor) -> JointLikelihood:
+    def together(self, components: Tensor, is_held: Tensor) -> JointLikelihood:
         """Return how likely the places of a mask are, and each place beside those of the mask.
 
         Parameters
         ----------
         components
             (b, N, q).
-        held
+        is_held
             bool (N,): the mask.
         """
         rows, places, pieces = components.shape
-        wide = held[:, None].expand(places, pieces).flatten()
+        wide = is_held[:, None].expand(places, pieces).flatten()
         apart = (components - self.means[:, None]).flatten(2)  # (L, b, N q)
         among = self.covariances[:, wide]
         root = torch.linalg.cholesky(among[:, :, wide])
@@ -114,7 +114,7 @@ class PatchGaussians:
         density = -(force * apart[:, :, wide]).sum(2) / 2 - logs[:, None]
         beside = components.new_empty(len(self.means), rows, places)
         # What is in the mask is compared with the rest of it: blocks of the precision say how.
-        beside[:, :, held] = -_quadratic(
+        beside[:, :, is_held] = -_quadratic(
             _by_place(force, pieces), _blocks(inverse, pieces), inverted=True
         )
         # What is out of it is compared with all of it.
@@ -125,7 +125,9 @@ class PatchGaussians:
         conditional = (
             _blocks(self.covariances[:, ~wide][:, :, ~wide].contiguous(), pieces) - covered
         )
-        beside[:, :, ~held] = -_quadratic(_by_place(residuals, pieces), conditional, inverted=False)
+        beside[:, :, ~is_held] = -_quadratic(
+            _by_place(residuals, pieces), conditional, inverted=False
+        )
         return JointLikelihood(density.T, beside.permute(1, 2, 0))
 
     def pairs(self, components: Tensor) -> Tensor:

@@ -152,6 +152,6 @@ def train_shadows(
                 seed=seed + 1000 * number + 2,
             )
         )
-        if budget.over:
+        if budget.must_end():
             break
     return shadows

@@ -34,9 +34,9 @@ class TrainedAttack(Attack):
     def network(self, knowledge: Knowledge, width: int) -> nn.Module:
         """Return the network, which takes (b, prefix + N, width)."""
 
-    def loss(self, made: Tensor, example: Example) -> Tensor:
+    def loss(self, prediction: Tensor, example: Example) -> Tensor:
         """Return the training loss; by default the mean squared error of images."""
-        return image_loss(made, example)
+        return image_loss(prediction, example)
 
     def learn(self, view: View, public: Pictures | None) -> None:
         """Train on public images; see `Attack.learn`."""
@@ -50,7 +50,7 @@ class TrainedAttack(Attack):
             lr=self.setting.get("lr", self.rate),
             seed=self.seed,
             budget=self.budget,
-            what=self.name,
+            loop=self.name,
         )
 
     @property

@@ -71,7 +71,7 @@ def train_reader(
     lr: float,
     seed: int,
     budget: Budget,
-    what: str,
+    loop: str,
 ) -> Reader:
     """Train a network on releases of public images.
 
@@ -85,7 +85,7 @@ def train_reader(
         From the network's output for an example, and the example, to a scalar.
     steps, lr
         Number of steps of the one-cycle schedule, and its highest learning rate.
-    what
+    loop
         Name of the loop in progress reports.
 
     Returns
@@ -99,7 +99,7 @@ def train_reader(
     steps = steps if budget.iterations is None else min(steps, budget.iterations)
     optimizer = torch.optim.AdamW(reader.parameters(), lr=lr)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=max(steps, 2))
-    for step in budget.steps(steps, what):
+    for step in budget.steps(steps, loop):
         example = (first if step == 0 else next(examples)).to(budget.device)
         optimizer.zero_grad()
         loss(reader(example.tokens, example.mask), example).backward()  # type: ignore[no-untyped-call]

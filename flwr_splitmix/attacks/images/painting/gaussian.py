@@ -31,15 +31,15 @@ class Gaussian:
     covariance: Tensor
 
     @classmethod
-    def fit(cls, patches: Tensor, *, shared: Self | None = None, own: float = 0.7) -> Self:
+    def fit(cls, patches: Tensor, *, shared: Self | None = None, own_weight: float = 0.7) -> Self:
         """Fit images (n, N, P).
 
         Parameters
         ----------
         shared
             Of images of all classes, if these are of one class, which has few of them: the
-            covariance becomes `own` times theirs, and for the rest that of `shared`.
-        own
+            covariance becomes `own_weight` times theirs, and for the rest that of `shared`.
+        own_weight
             In 0..1.
 
         Raises
@@ -54,7 +54,7 @@ class Gaussian:
         apart = flat - mean
         covariance = apart.T @ apart / len(flat)
         if shared is not None:
-            covariance = own * covariance + (1 - own) * shared.covariance
+            covariance = own_weight * covariance + (1 - own_weight) * shared.covariance
         covariance = covariance + RIDGE * torch.eye(len(mean), dtype=mean.dtype)
         return cls(mean.reshape(patches.shape[1:]), covariance)
 

@@ -31,10 +31,10 @@ class Painter:
     """
 
     def __init__(
-        self, everything: Gaussian, own: list[Gaussian], budget: Budget | None = None
+        self, everything: Gaussian, by_class: list[Gaussian], budget: Budget | None = None
     ) -> None:
         self.everything = everything
-        self.own = own
+        self.own = by_class
         self.budget = budget or Budget()
 
     @classmethod
@@ -64,7 +64,7 @@ class Painter:
     def __call__(
         self,
         patches: Tensor,
-        seen: Tensor,
+        is_seen: Tensor,
         labels: Tensor | None = None,
         errors: Errors | None = None,
     ) -> Tensor:
@@ -74,7 +74,7 @@ class Painter:
         ----------
         patches
             (b, N, P).
-        seen
+        is_seen
             bool (b, N).
         labels
             (b, L): how likely each class is before anything is seen; None: all equally. If classes
@@ -82,16 +82,16 @@ class Painter:
         errors
             Those of what was seen; None if there are none.
         """
-        painted, seen = patches.double().cpu().clone(), seen.cpu()
+        painted, is_seen = patches.double().cpu().clone(), is_seen.cpu()
         prior = painted.new_ones(len(painted), len(self.own)) if labels is None else labels
-        kinds = torch.zeros_like(seen, dtype=torch.long) if errors is None else errors.kinds
-        patterns, which = torch.unique(torch.where(seen, kinds, -1), dim=0, return_inverse=True)
+        kinds = torch.zeros_like(is_seen, dtype=torch.long) if errors is None else errors.kinds
+        patterns, which = torch.unique(torch.where(is_seen, kinds, -1), dim=0, return_inverse=True)
         for number, pattern in enumerate(patterns):
             rows, mask = which == number, pattern >= 0
             if mask.all() and errors is None:
                 continue
             apart = None if errors is None else errors.covariances[pattern.clamp_min(0)]
-            if self.budget.over:
+            if self.budget.must_end():
                 painted[rows] = torch.where(mask[:, None], painted[rows], self.everything.mean)
             elif self.own:
                 painted[rows] = self._by_class(painted[rows], mask, prior[rows], apart)

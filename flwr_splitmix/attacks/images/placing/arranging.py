@@ -89,15 +89,15 @@ def arrange(
     return settled(home_costs + torch.cat(first, 1), look, TURNS)
 
 
-def home_of(rows: int, patches: int, kept: int) -> Tensor:
+def home_of(rows: int, patches: int, kept_patches: int) -> Tensor:
     """Return log-probabilities (b N, b) that the patch of a slot is from a row.
 
     Parameters
     ----------
-    rows, patches, kept
+    rows, patches, kept_patches
         Rows b of a batch, patches N of a row, and how many of its own a row keeps.
     """
-    moved = (1 - kept / patches) / rows
+    moved = (1 - kept_patches / patches) / rows
     home = torch.full((rows, rows), moved, dtype=torch.float64)
-    home += (kept / patches) * torch.eye(rows, dtype=torch.float64)
+    home += (kept_patches / patches) * torch.eye(rows, dtype=torch.float64)
     return home.clamp_min(1e-12).log().repeat_interleave(patches, 0)

@@ -114,7 +114,7 @@ class EdgeReader:
         """Return the moments of the first images, of all if there is time: (n, F)."""
         described: list[Tensor] = []
         for tokens in self._dealt(images):
-            if len(described) >= LEAST and self._budget.over:
+            if len(described) >= LEAST and self._budget.must_end():
                 break
             described.append(moments(tokens, self._seed))
         return torch.cat(described)
@@ -139,7 +139,7 @@ class EdgeReader:
         for tokens, images, labels in zip(
             self._dealt(held_out.images), parts, classes, strict=True
         ):
-            if images_read and self._budget.over:
+            if images_read and self._budget.must_end():
                 break
             expected, placed = self.read(tokens, self.classes_of(labels))
             if placed is None:

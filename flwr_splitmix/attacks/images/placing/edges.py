@@ -54,7 +54,7 @@ class ShuffledEdge:
     _dampings: list[float | None] = field(default_factory=list)
 
     @classmethod
-    def of(cls, known: Knowledge, device: torch.device) -> ShuffledEdge:
+    def of(cls, knowledge: Knowledge, device: torch.device) -> ShuffledEdge:
         """Take apart the lower segment that all clients have.
 
         Raises
@@ -62,26 +62,26 @@ class ShuffledEdge:
         NotApplicable
             If no stage of it shuffles, or clients have different ones.
         """
-        lowers = known.lowers
+        lowers = knowledge.lowers
         segments = list(lowers.values()) if isinstance(lowers, Mapping) else [lowers]
         first = segments[0]
         stages = list(first.children()) if isinstance(first, nn.Sequential) else []
         at = [place for place, stage in enumerate(stages) if isinstance(stage, PatchShuffle)]
         if len(at) != 1:
             raise NotApplicable(
-                f"the lower segments of {known.method} do not shuffle patches at a frozen edge, so "
-                "there is no shuffle to undo"
+                f"the lower segments of {knowledge.method} do not shuffle patches at a frozen edge, "
+                "so there is no shuffle to undo"
             )
         if not all(_same_weights(first, other) for other in segments[1:]):
             raise NotApplicable(
-                f"the lower segments of {known.method} have different weights, so they do "
+                f"the lower segments of {knowledge.method} have different weights, so they do "
                 "not share a frozen edge"
             )
         place = torch.device("cpu") if device.type == "mps" else device  # which has no float64
         parts = [copy.deepcopy(s).to(place, torch.float64).eval() for s in stages]
         shuffle = parts[at[0]]
         assert isinstance(shuffle, PatchShuffle)
-        return cls(known, parts[: at[0]], shuffle, parts[at[0] + 1 :], place)
+        return cls(knowledge, parts[: at[0]], shuffle, parts[at[0] + 1 :], place)
 
     def within_images(self) -> ShuffledEdge:
         """Return the same edge with a shuffle that exchanges no patches between images."""
@@ -182,11 +182,11 @@ def _solved(stage: nn.Module, outputs: Tensor, damping: float) -> Tensor:
     return tokens
 
 
-def near(made: Tensor, wanted: Tensor) -> bool:
+def near(tokens: Tensor, expected: Tensor) -> bool:
     """Whether tokens are those wanted, up to rounding."""
-    if made.shape != wanted.shape:
+    if tokens.shape != expected.shape:
         return False
-    return float((made - wanted).abs().max()) <= EXACT * float(wanted.std())
+    return float((tokens - expected).abs().max()) <= EXACT * float(expected.std())
 
 
 def _same_weights(first: nn.Module | None, other: nn.Module | None) -> bool:

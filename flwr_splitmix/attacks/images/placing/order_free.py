@@ -54,18 +54,18 @@ class OrderFree:
     residuals: Tensor
 
     @classmethod
-    def fit(cls, described: Tensor, labels: Tensor | None, classes: int, wanted: Tensor) -> Self:
+    def fit(cls, described: Tensor, labels: Tensor | None, classes: int, targets: Tensor) -> Self:
         """Fit what is wanted (n, D) to `moments` (n, F) and labels, int64 (n,) or None.
 
         The ridge is the best of `RIDGES` on images that a regression was not fitted to.
         """
-        described, wanted = described.double(), wanted.double()
+        described, targets = described.double(), targets.double()
         middle, spread = described.mean(0), described.std(0, correction=0) + 1e-6
         frequencies = torch.zeros(0, dtype=torch.float64)
         if labels is not None:
             frequencies = F.one_hot(labels, classes).double().mean(0)
-        empty = cls(middle, spread, frequencies, wanted[:0], wanted.mean(0), wanted[:0])
-        inputs, apart = empty._inputs(described, labels), wanted - wanted.mean(0)
+        empty = cls(middle, spread, frequencies, targets[:0], targets.mean(0), targets[:0])
+        inputs, apart = empty._inputs(described, labels), targets - targets.mean(0)
         folds = torch.arange(len(inputs)) % min(FOLDS, len(inputs))
         residuals = {ridge: apart.clone() for ridge in RIDGES}
         for fold in range(int(folds.max()) + 1):
@@ -76,7 +76,7 @@ class OrderFree:
                 residuals[ridge][held_out] -= inputs[held_out] @ weights
         best = min(RIDGES, key=lambda ridge: float(residuals[ridge].square().mean()))
         weights = _solved(inputs, apart)[RIDGES.index(best)]
-        return cls(middle, spread, frequencies, weights, wanted.mean(0), residuals[best])
+        return cls(middle, spread, frequencies, weights, targets.mean(0), residuals[best])
 
     def _inputs(self, described: Tensor, labels: Tensor | None) -> Tensor:
         inputs = (described.double() - self.middle) / self.spread

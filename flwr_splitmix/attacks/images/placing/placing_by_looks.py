@@ -77,7 +77,7 @@ class PlacerByLooks:
         """
         best: Placed | None = None
         for looks in self._tries(members, labels):
-            if best is not None and self._budget.over:
+            if best is not None and self._budget.must_end():
                 break
             placed = self._placed(patches, owners, looks)
             if best is None or placed.cost < best.cost:
@@ -114,4 +114,4 @@ class PlacerByLooks:
                 )
             return cost, given_costs, Placed(places, torch.stack(images), cost)
 
-        return settled(costs, look, 1 if self._budget.over else TURNS)
+        return settled(costs, look, 1 if self._budget.must_end() else TURNS)
