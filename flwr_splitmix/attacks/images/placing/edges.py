@@ -69,8 +69,8 @@ class ShuffledEdge:
         at = [place for place, stage in enumerate(stages) if isinstance(stage, PatchShuffle)]
         if len(at) != 1:
             raise NotApplicable(
-                f"the lower segments of {knowledge.method} do not shuffle patches at a frozen edge, "
-                "so there is no shuffle to undo"
+                f"the lower segments of {knowledge.method} do not shuffle patches at a frozen "
+                "edge, so there is no shuffle to undo"
             )
         if not all(_same_weights(first, other) for other in segments[1:]):
             raise NotApplicable(
