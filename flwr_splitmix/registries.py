@@ -20,11 +20,11 @@ from typing import Any, Literal
 __all__ = ["Package", "RegistryError", "check_digest", "fetch"]
 
 ProgressCallback = Callable[[int, int], None]
-"""Is told how many bytes of how many are there; 0 of 0 where nobody says how many."""
+"""Receives the bytes that have arrived and the total; 0 and 0 if the total is unknown."""
 
 _TIMEOUT = 600.0  # seconds without a byte; a whole command of npm or pip has it six times
 _CONNECTING = 20.0  # seconds for a connection
-_ASKING = 60.0  # seconds in which npm says which registry it uses, without asking any
+_ASKING = 60.0  # seconds for npm to print which registry it uses, without a request to one
 _PIECE = 1 << 20
 
 _LOGIN = (401, 403)
@@ -71,7 +71,7 @@ def check_digest(archive: Path, package: Package) -> None:
     Raises
     ------
     RegistryError
-        If it is another, or the file cannot be read.
+        If the file is another one, or cannot be read.
     """
     kind = package.digest.partition("-")[0]
     try:
@@ -88,7 +88,7 @@ def check_digest(archive: Path, package: Package) -> None:
 
 
 def fetch(package: Package, place: Path, on_progress: ProgressCallback | None = None) -> Path:
-    """Fetch a package's archive into a folder; what an earlier try left there is gone on with.
+    """Fetch a package's archive into a folder; a part left there by an earlier try is continued.
 
     A package of npm is downloaded from the registry that npm, or the environment variable
     `npm_config_registry`, names; by npm itself where that wants a login.
@@ -97,7 +97,7 @@ def fetch(package: Package, place: Path, on_progress: ProgressCallback | None = 
     Raises
     ------
     RegistryError
-        If it cannot be fetched; the message says what is needed. A registry that cannot be reached
+        If it cannot be fetched; the message has the remedy. A registry that cannot be reached
         is not tried again.
     """
     place.mkdir(parents=True, exist_ok=True)

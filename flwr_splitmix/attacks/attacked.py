@@ -38,7 +38,7 @@ class Attacked:
     knowledge
         Of all adversaries together: all trained lower segments and the upper one.
     trace
-        What was recorded in training.
+        The recording of training.
     vault
         The images.
     summary
@@ -46,7 +46,7 @@ class Attacked:
     spare
         Further images, which no client trained on, for attackers.
     remarks
-        What a reader of scores must know of the truth.
+        A reservation that a reader of scores must know of the truth.
     """
 
     knowledge: Knowledge
@@ -59,7 +59,7 @@ class Attacked:
     def known_to(
         self, adversary: Adversary, assume: Collection[Assumption] = (), member: int = 0
     ) -> Knowledge:
-        """Return what an adversary knows, with its own copies of modules.
+        """Return an adversary's knowledge, with its own copies of modules.
 
         Whoever has the upper segment has sent the clients their first weights, so has these for
         lower segments unless it has trained ones.

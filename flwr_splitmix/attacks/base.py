@@ -37,7 +37,7 @@ NEEDS: dict[str, str] = {
     ),
     "public data": "no public images",
 }
-"""What attacks may need, and the wording for a view that lacks it."""
+"""The possible needs of attacks, and the wording for a view that lacks one."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class View(AnyView):
     adversary
         Which adversary it is.
     releases
-        What it received, oldest first.
+        The releases that the adversary received, oldest first.
     knowledge
-        What it knows of method and model.
+        The adversary's knowledge of method and model.
     tails
-        What was recorded of clients' tails in the U shape; None if nothing was.
+        The recording of clients' tails in the U shape; None if there is none.
     """
 
     wording_of_missing: ClassVar[Mapping[str, str]] = NEEDS
@@ -97,7 +97,7 @@ class Attack(FittedAttack[View, Pictures]):
     name
         Its name in tables.
     goal
-        What it guesses; see `Guess`.
+        The kind of values that it guesses; see `Guess`.
     needs
         The entries of `NEEDS` that a view must have.
     settings

@@ -94,5 +94,5 @@ def _middle(values: Tensor) -> Tensor:
 
 
 def ring_of(hiding: Hiding) -> BatchRing | None:
-    """Return the ring in which a hiding mixes a batch; None if it does not."""
+    """Return the ring in which a hiding mixes a batch; None if it mixes none."""
     return BatchRing(hiding.lam) if isinstance(hiding, NaiveMix) else None

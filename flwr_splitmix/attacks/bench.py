@@ -43,7 +43,7 @@ KEPT_ORDERS = 50
 
 @dataclass(frozen=True)
 class _Setting:
-    """What a victim determines before it is trained."""
+    """The values that determine a victim before it is trained."""
 
     victim: Victim
     sets: ImageSets
@@ -177,7 +177,7 @@ def load_victim(directory: Path, victim: Victim | None = None) -> Attacked:
     StorageError
         If there is none, or it cannot be read.
     ValueError
-        If it is another victim.
+        If the stored victim is another one.
     """
     tensors, meta = load_tensors(directory / "victim.safetensors")
     stored = Victim.from_plain(meta["victim"])

@@ -124,12 +124,12 @@ class Budget:
 
 
 class AnyView(ABC):
-    """What a named adversary has; `available` lists which of the attacks' needs it meets.
+    """The possessions of a named adversary; `available` lists the attacks' needs that they meet.
 
     Attributes
     ----------
     wording_of_missing
-        What attacks may need, and the wording for a view that lacks it.
+        The possible needs of attacks, and the wording for a view that lacks one.
     """
 
     wording_of_missing: ClassVar[Mapping[str, str]]
@@ -167,7 +167,7 @@ class FittedAttack(ABC, Generic[ViewT, PublicT]):
     name
         Its name in tables.
     needs
-        What a view must have.
+        The entries that a view must have.
     source
         The publication it comes from.
     public_data

@@ -1,4 +1,4 @@
-"""What an attack's `run` returns, checked: scores of anything else would look like no leak."""
+"""A check of the value that an attack's `run` returns: scores of a wrong one would show no leak."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def checked_guess(attack: Attack, guess: object, view: View) -> Guess:
     Raises
     ------
     TypeError
-        If it is not a `Guess`, or one of anything but tensors and pairs of numbers.
+        If the value is not a `Guess` of tensors and pairs of numbers.
     ValueError
         If its parts differ in length, its values have another shape or kind than the attack's
         goal requires, a number is NaN or a value infinite, or a place is not in the view.

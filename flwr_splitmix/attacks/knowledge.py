@@ -1,4 +1,4 @@
-"""What an adversary knows about method and model before it receives anything."""
+"""An adversary's knowledge of method and model before it receives anything."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Lowers = nn.Module | Mapping[int, nn.Module]
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What is public by assumption: the method, its options, the model's architecture.
+    """Public knowledge by assumption: the method, its options, the model's architecture.
 
     Parameters
     ----------
@@ -108,17 +108,17 @@ class Knowledge:
         method: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Knowledge:
-        """Return what all adversaries together know of a strategy that has trained.
+        """Return the knowledge of all adversaries together about a strategy that has trained.
 
-        What the strategy has follows from it: mixer, classes, loss, upper segment (a copy, on the
+        The strategy provides a part of it: mixer, classes, loss, upper segment (a copy, on the
         CPU), and whether lower segments are averaged.
 
         Parameters
         ----------
         images
-            A client's images, which say how pixels are normalised.
+            A client's images, which show how pixels are normalised.
         clients
-            Number of clients, of which mixing groups are formed.
+            Number of clients that mixing groups are formed of.
         lowers, first
             The trained lower segments, and the one that the server has sent for all to begin
             with; None if it has sent none.

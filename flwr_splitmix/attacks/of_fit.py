@@ -23,7 +23,7 @@ from flwr_splitmix.strategies import SplitStrategy
 
 
 class FitResult(Protocol):
-    """What is needed of the result of `fit`."""
+    """The needed part of the result of `fit`."""
 
     @property
     def arrays(self) -> Any:
@@ -48,7 +48,7 @@ def attacked_fit(
         As they are after `fit`, and what it has returned. Clients have an `ImageDataset` each, of
         one batch size.
     recorder
-        An observer of that `fit`, which has seen with what weights the server let clients begin.
+        An observer of that `fit`, which has seen the weights that clients began with.
     held_out
         Images that no client trained on: half are victims, half are the attacker's own.
     fresh_lower

@@ -1,4 +1,4 @@
-"""Shares of somebody's own that attacks cannot take back as the server could."""
+"""Users' own shares that attacks cannot take back as the server could."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flwr_splitmix.mixers import SHARES, Share
 def taken_as_sent(kinds: Iterable[type[Share]]) -> str:
     """Return a remark on kinds of shares that attacks take as they were sent; "" for none.
 
-    These change the upload and do not say, by `undo`, what their values give away.
+    These change the upload, and have no `undo` that uses what their values give away.
     """
     names = sorted(
         kind.__name__ for kind in kinds if kind.undo is Share.undo and kind.upload not in _BUILT_IN

@@ -1,4 +1,4 @@
-"""What a share says of an upload: which patches it has, where they lie, and whose they are."""
+"""A share's description of an upload: which patches it has, where they lie, and whose they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flwr_splitmix.mixers.noisy import without_noise
 
 
 def mask_of(share: Share, shape: SmashedShape) -> Tensor:
-    """Return of which patches a share sends something: bool (b, N)."""
+    """Return the patches that a share sends, if only in part: bool (b, N)."""
     inner = without_noise(share)
     whole = torch.zeros(shape.size)
     inner.place(whole, torch.ones(inner.upload_shape(shape.size)))
@@ -49,7 +49,7 @@ def placed_gradient(share: Share, gradient: Tensor | None, shape: SmashedShape) 
 
 
 def owners_of(members: Sequence[Member], shape: SmashedShape) -> Tensor | None:
-    """Return each patch's client, int64 (b, N); None if a patch is of several."""
+    """Return each patch's client, int64 (b, N); None if a patch belongs to several."""
     if len(members) > 1 and any(isinstance(without_noise(m.share), WeightedShare) for m in members):
         return None
     owners = torch.full((shape.batch, shape.patches), -1)

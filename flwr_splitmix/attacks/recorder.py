@@ -223,7 +223,7 @@ class Recorder(Observer):
             self._writer = None
 
     def _drop_undone_steps(self) -> None:
-        """Drop the steps after the checkpoint, once the run goes on: not if it is refused."""
+        """Drop the steps after the checkpoint, once the run is resumed: not if that is refused."""
         if self._first_round is not None:
             self.trace.rewind(self._first_round)
             self._first_round = None

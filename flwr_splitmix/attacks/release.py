@@ -21,7 +21,7 @@ labels of its own examples.
 
 @dataclass(frozen=True)
 class Release:
-    """What an adversary received in one step, from one client or as one mixture.
+    """The data that an adversary receives in one step, from one client or as one mixture.
 
     Parameters
     ----------
@@ -51,10 +51,10 @@ class Release:
         Position of the release within its step.
     own_labels
         int64 (b,), or (b, L) if an image may have several: for a member of the group, the labels of
-        its own examples in the mixture, which nobody sent it; None for others.
+        its own examples in the mixture, which no client sent it; None for others.
     undone, undone_mask
-        Smashed data and mask without what whoever knows the share takes back (`Share.undo`); None
-        if that changes nothing. The upper segment is trained on `smashed`.
+        Smashed data and mask as an adversary that knows the share restores them (`Share.undo`);
+        None if that changes nothing. The upper segment is trained on `smashed`.
     """
 
     server_round: int

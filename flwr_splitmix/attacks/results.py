@@ -67,7 +67,7 @@ class AttackResult(BaseModel):
     pictures
         Reconstructed images; None if the attack makes none.
     rows
-        What was measured of each sample; empty in a result that was read from its files.
+        The measures of each sample; empty in a result that was read from its files.
     """
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
@@ -96,7 +96,7 @@ class AttackResult(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that decide what a result says, besides attack, adversary and assumptions.
+        """The options that decide a result's meaning, besides attack, adversary and assumptions.
 
         They are in the order of titles; those that are not known, or usual, are left out.
         """
@@ -124,7 +124,7 @@ def _digest(name: str) -> str:
 
 
 def title(result: AttackResult, run_id: str) -> str:
-    """Return a result's title: the attack, and the options that decide what it says."""
+    """Return a result's title: the attack, and the options that decide its meaning."""
     assumptions = f", given {' and '.join(result.assumed)}," if result.assumed else ""
     chosen = "".join(f", {name} {value}" for name, value in result.options.items())
     return (

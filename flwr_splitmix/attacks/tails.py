@@ -34,7 +34,7 @@ EXACT = 0.01
 
 @dataclass(frozen=True)
 class Tails:
-    """What a server has of its clients' tails, each with one class for an example.
+    """A server's record of its clients' tails, each with one class for an example.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class Tails:
 
     @classmethod
     def of(cls, trace: DiskTrace, first: nn.Module, num_rounds: int, **more: Any) -> Tails:
-        """Return what a trace has of tails; all else is as in the constructor."""
+        """Return a trace's record of tails; all else is as in the constructor."""
         lengths = {server_round: number + 1 for server_round, number in trace.places}
         steps = partial(_of_u_shape, trace)
         return cls(first, steps, lengths, trace.segment, num_rounds, **more)
@@ -108,7 +108,7 @@ class TailReplay:
     Parameters
     ----------
     tails
-        What the server has.
+        The server's record.
     client
         The client.
     device
@@ -208,7 +208,7 @@ class TailReplay:
         return returned, logits, map(gradient, range(logits.shape[1]))
 
     def expected(self, gradients: Tensor) -> Tensor:
-        """Return what a client makes of gradients (b, T, d) before noise; here the same."""
+        """Return a client's gradients (b, T, d) as they are before noise; here the same."""
         return gradients
 
     def _mixed(self, gradients: Tensor, returned: Tensor) -> TailReading:

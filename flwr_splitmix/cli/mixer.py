@@ -1,4 +1,4 @@
-"""`splitmix mixer`: the mixer as a process that somebody else than the server runs."""
+"""`splitmix mixer`: the mixer as a process that a third party runs, not the server."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ def mixer(
 ) -> None:
     """Mix as a third party: nodes upload here, and the server gets mixtures alone.
 
-    For whoever is to be trusted with single uploads in the server's stead. It stays up between
-    runs, keeps nothing on disk, and ends with Ctrl-C or SIGTERM; a round in progress is lost then,
-    and the run goes on with the next. A run uses it by its keys link-via and link-via-token:
-    docs/deployment.md, "The mixer as a third party".
+    For a party that is to be trusted with single uploads, in place of the server. It stays up
+    between runs, keeps nothing on disk, and ends with Ctrl-C or SIGTERM; a round in progress is
+    lost then, and the run continues with the next. A run uses it by its keys link-via and
+    link-via-token: docs/deployment.md, "The mixer as a third party".
     """
     import torch
 

@@ -65,7 +65,7 @@ def save(figure: Figure, output: Path) -> None:
 
 
 def draw_reconstructions(shown: Sequence[Sequence[Reconstructions]], output: Path) -> None:
-    """Write a picture of what attacks reconstructed, one method per row.
+    """Write a picture of attacks' reconstructions, one method per row.
 
     Raises
     ------

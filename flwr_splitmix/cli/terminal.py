@@ -27,7 +27,7 @@ def run_directory(folder: str) -> Path:
     Raises
     ------
     RunError
-        If it is empty: it would mean the current directory.
+        If the folder is empty: it would mean the current directory.
     """
     if not folder.strip():
         raise RunError("--run-dir is empty; name a folder, or leave the option out")
@@ -118,7 +118,7 @@ def numbers(seeds: str) -> list[int]:
     Raises
     ------
     RunError
-        If they are not integers of 0 to 2**63 - 1.
+        If the seeds are not integers from 0 to 2**63 - 1.
     """
     try:
         numbers = [int(part) for part in seeds.split(",")]
@@ -143,12 +143,12 @@ def note(remark: str, *, err: bool = True) -> None:
 
 
 def problem(sentence: str) -> None:
-    """Print what is wrong to standard error."""
+    """Print a problem on standard error."""
     print_sentence(sentence, typer.colors.RED, err=True)
 
 
 def fail(sentence: str, status: int = 1) -> NoReturn:
-    """Print what is wrong to standard error, and exit with the status."""
+    """Print a problem on standard error, and exit with the status."""
     problem(sentence)
     raise typer.Exit(status)
 
@@ -159,7 +159,7 @@ def write_output(file: Path, data: bytes) -> None:
     Raises
     ------
     RunError
-        If it cannot be written; an older file is intact then.
+        If the file cannot be written; an older file is intact then.
     """
     try:
         write_atomic(file.resolve(), data, parents=False)
@@ -168,15 +168,15 @@ def write_output(file: Path, data: bytes) -> None:
 
 
 def drop_output() -> None:
-    """Send what is still to be written to standard output nowhere, since it takes no more."""
+    """Discard what is still to be written to standard output, since it accepts no more."""
     with contextlib.suppress(OSError, AttributeError), open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
 def output_fails() -> bool:
-    """Whether standard output takes no more, as on a full disk; if it does, it gets a line break.
+    """Whether standard output accepts no more, as on a full disk; if it does, it gets a line break.
 
-    A stream may have lost what it could not write, and then says nothing of it.
+    A stream may have lost what it could not write, without reporting it.
     """
     try:
         print(flush=True)

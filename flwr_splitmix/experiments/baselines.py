@@ -179,7 +179,7 @@ class WholeModels(RoundLoop):
         Raises
         ------
         TypeError
-            If they are not `WholeClient`s in this process.
+            If the clients are not `WholeClient`s in this process.
         """
         if clients is None or not all(isinstance(client, WholeClient) for client in clients):
             raise TypeError(f"{type(self).__name__} trains WholeClients of this process (fit)")

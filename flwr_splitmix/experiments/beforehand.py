@@ -1,4 +1,4 @@
-"""What all cells of a grid need: their data set and the device, checked before the first cell."""
+"""The common needs of a grid's cells, data set and device, checked before the first cell."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ class Experiment:
     def may_be_on(self, dataset: str) -> bool:
         """Return whether a data set can be the experiment's by its labels, as far as it is known.
 
-        A cell does not tell whether its examples have one label or several, so tables of both
+        A cell does not show whether its examples have one label or several, so tables of both
         kinds can have equal cells.
         """
         one, several = (CIFAR, FASHION), (CELEBA, COMPOSED)

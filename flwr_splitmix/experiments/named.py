@@ -49,7 +49,7 @@ def experiment_named(name: str) -> Experiment:
     Raises
     ------
     ExperimentError
-        If there is none; the message lists similar names, or all, also those on privacy.
+        If there is none; the message lists similar names, or all, including those on privacy.
     """
     if name in EXPERIMENTS:
         return EXPERIMENTS[name]

@@ -32,7 +32,7 @@ def forked(modules: Sequence[str]) -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(modules))
     resource_tracker.ensure_running()  # it unblocks the signal when it starts
-    # What is started inherits the mask.
+    # A started process inherits the mask.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
@@ -44,7 +44,7 @@ def forked(modules: Sequence[str]) -> BaseContext:
 def _begin(target: Callable[[Work, Any], None], work: Work, connection: Connection) -> None:
     """Do the work in its own process, if what asked for it still waits for reports."""
     poller = select.poll()
-    poller.register(connection.fileno(), 0)  # errors alone: that nobody can read
+    poller.register(connection.fileno(), 0)  # errors alone: the other end is closed
     if not poller.poll(0):
         target(work, connection)
 

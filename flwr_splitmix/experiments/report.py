@@ -70,7 +70,7 @@ class TableLine:
         return statistics.fmean(self.uplinks) if self.uplinks else None
 
     def by_seed(self, measure: Measure = "accuracy") -> BySeed:
-        """Return what orderings compare, by seed: `values`, or bytes sent up."""
+        """Return the values that orderings compare, by seed: `values`, or bytes sent up."""
         compared = self.uplinks if measure == "uplink" else self.values
         return dict(zip(self.seeds, compared, strict=True))
 

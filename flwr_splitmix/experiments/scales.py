@@ -101,10 +101,10 @@ class Scale:
         recipe = self.recipes[track]
         method_options = dict(variant.options)
         if variant.method == "SpectralShuffleSL":
-            # Older cells without it are of pixels.
+            # Older cells without it have pixels.
             method_options.setdefault("spectrum", "embedding")
         if variant.method == "MixGuard":
-            # Older cells without it are of rotated secrets.
+            # Older cells without it have rotated secrets.
             method_options.setdefault("sampler", "skewed")
         if variant.method == "SpectralShuffleSL" and recipe.head_lr is not None:
             # Spectra need twice the learning rates (Patch Shuffling, section V-A).

@@ -33,7 +33,7 @@ def convert(data: bytes, folder: Path) -> None:
     Raises
     ------
     ValueError
-        If it has another format.
+        If the data have another format.
     """
     with needed_for("converting a model", "language"):
         from transformers import LlamaForCausalLM
@@ -195,7 +195,7 @@ def read_pieces(data: bytes, count: int) -> list[tuple[str, float]]:
     Raises
     ------
     ValueError
-        If it contains another number of pieces, or a piece is damaged.
+        If the tokenizer has another number of pieces, or one is damaged.
     """
     return list(_pieces(data, count))
 

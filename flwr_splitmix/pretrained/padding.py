@@ -28,7 +28,7 @@ def another_padding(tokenizer: Any) -> str | None:
 
 
 def example_of_padding(tokenizer: Any) -> str:
-    """Return a setting of `padding-token` as an example; without one it says what is needed."""
+    """Return a setting of `padding-token` as an example, or else a description of such a token."""
     token = another_padding(tokenizer)
     if token is None:
         return "padding-token, a token that ends no text"

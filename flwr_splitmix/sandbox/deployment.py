@@ -96,7 +96,7 @@ class Node:
         Raises
         ------
         SandboxError
-            If it is already running.
+            If the SuperNode is already running.
         """
         if self.process is not None and self.process.poll() is None:
             raise SandboxError(f"SuperNode {self.index} runs already")
@@ -227,7 +227,7 @@ class LocalDeployment(SuperLink):
         Raises
         ------
         SandboxError
-            If they are not connected in time, or a SuperNode ends; the message quotes their logs.
+            If the SuperNodes are not connected in time, or one ends; the message quotes their logs.
         """
         deadline = time.monotonic() + ONLINE_SECONDS
         while (online := self.online()) < nodes:

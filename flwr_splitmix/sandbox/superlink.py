@@ -101,12 +101,12 @@ class SuperLink(ABC):
         options
             Options of flower-superlink, besides address and database.
         connection
-            A line of TOML that tells flwr how to connect, besides the address.
+            A line of TOML on how flwr connects, besides the address.
 
         Raises
         ------
         SandboxError
-            If it ends, or does not listen within `START_SECONDS`.
+            If the SuperLink ends, or does not listen within `START_SECONDS`.
         """
         self.port = free_port()
         (self.home / "config.toml").write_text(
@@ -173,7 +173,7 @@ class SuperLink(ABC):
         Raises
         ------
         SandboxError
-            If it does not finish within `timeout` seconds; the message contains the log.
+            If the run does not finish within `timeout` seconds; the message contains the log.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -232,7 +232,7 @@ _PORTS = cycle(range(_FIRST_PORT, _FIRST_PORT + 64))
 def free_port() -> int:
     """Return a port of the loopback interface that is free now.
 
-    Until somebody binds it, it is given neither to a connection nor to who binds port 0.
+    Until it is bound, the kernel gives it neither to a connection nor to a bind of port 0.
     """
     for port in islice(_PORTS, 64):
         with socket.socket() as probe, contextlib.suppress(OSError):

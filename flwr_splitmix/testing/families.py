@@ -42,7 +42,7 @@ def check_families(
     Raises
     ------
     AssertionError
-        If a share sends more of a sample than its family says.
+        If a share sends more of a sample than its family allows.
     """
     side = int(patches**0.5)
     grid = (side, side) if side * side == patches else None
@@ -75,7 +75,7 @@ def _check(share: Share, client: int, shape: SmashedShape, seed: int, *, whole: 
 
 
 def _sent_norms(share: Share, smashed: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield the squared norms (b,) of what leaves the client."""
+    """Yield the squared norms (b,) of the values that leave the client."""
     upload, _ = uploaded(share, smashed)
     yield "its upload", upload.square().sum((1, 2))
     mixed = torch.zeros_like(smashed)

@@ -51,7 +51,7 @@ def check_graphs_are_freed(
     Raises
     ------
     AssertionError
-        With both numbers, and the shape of which most tensors were added.
+        With both numbers, and the commonest shape of the added tensors.
     """
     toy = toy or Toy(clients=2)
     counts = TensorCounts(few, many)

@@ -68,7 +68,7 @@ def check_masks_partition(
 
 
 def footprint(member: Member, shape: SmashedShape) -> Tensor:
-    """Return what a client whose smashed data are all ones adds to its group's mixture.
+    """Return the part of its group's mixture that a client adds whose smashed data are all ones.
 
     For a noisy share, it is what the inner share adds, as noise and clipping move no patch. What a
     share changes by values that the mixer knows, such as signs, is undone (`Share.undo`).

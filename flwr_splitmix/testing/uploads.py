@@ -40,7 +40,7 @@ def check_upload(
     Raises
     ------
     AssertionError
-        If it has anything else than what the shares keep of `output`, and labels as they ask for.
+        If the upload is not what the shares keep of `output`, with labels as they require.
     """
     if payload.keys() != {"smashed", "labels"}:
         raise AssertionError(

@@ -57,7 +57,7 @@ def check_wire(
 
     Returns
     -------
-    What was not checked, with reasons; empty if all was checked.
+    The parts that were not checked, with reasons; empty if all were.
 
     Raises
     ------

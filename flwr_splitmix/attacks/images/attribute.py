@@ -47,7 +47,7 @@ CLEAR = 0.9
 """If the likeliest masks have as many patches of public mixtures right, nothing is trained."""
 
 JUDGES = 128
-"""Public images by which the attacker chooses."""
+"""Public images on which the attacker bases its choice."""
 
 
 class Attribute(Attack):
@@ -131,7 +131,7 @@ class Attribute(Attack):
             self._joint, self._reader = joint, None
 
     def _told_apart(self, view: View, public: Pictures) -> bool:
-        """Return whether the subspaces tell the owners in public mixtures."""
+        """Return whether the subspaces reveal the owners in public mixtures."""
         if len(self._subspaces) < 2:
             return False
         example = next(public_examples(view, public, BATCH, self.seed))

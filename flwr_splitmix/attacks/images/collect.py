@@ -119,7 +119,7 @@ class Collect(TrainedAttack):
 
 
 def united_query(each: Query) -> Query:
-    """Return the query about one image of which several rows were received.
+    """Return the query about one image that was received in several rows.
 
     The mean of its labels has less noise than each of them.
     """

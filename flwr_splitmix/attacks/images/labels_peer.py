@@ -16,7 +16,7 @@ from flwr_splitmix.attacks.fitted import NotApplicable
 from flwr_splitmix.attacks.images.labels_gradient import gradient_rows
 
 WINDOW = 900
-"""Rows that are explained together: the upper segment changes, and with it what gradients say."""
+"""Rows explained together: the upper segment changes, and with it the meaning of gradients."""
 FOLDS = 5
 """Parts of the releases, each of which is left out once to compare settings."""
 ROUNDS = 3

@@ -20,7 +20,7 @@ MOST = {"smoke": 1000, "cpu": 4000, "paper": 10_000}
 """Most public images that are used, by scale."""
 
 HELD = 500
-"""Most public images by which the attacker chooses; a quarter if there are few."""
+"""Largest number of public images for the attacker's choice; a quarter if there are few."""
 
 
 class LabelsPublic(Attack):
@@ -103,7 +103,7 @@ class LabelsPublic(Attack):
         return self._by_client.get(client, self._fallback)
 
     def run(self, view: View) -> Guess:
-        """Guess the label of every row of which something was received."""
+        """Guess the label of every row that was received, if only in part."""
         values, sure, where = [], [], []
         for number, release in enumerate(view.releases):
             if not bool(release.smashed.any()):
@@ -127,12 +127,12 @@ def _lower_for(knowledge: Knowledge, client: int | None) -> Lowers:
 
 
 def _received(release: Release) -> Tensor:
-    """Return smashed data (b, prefix + N, d), as whoever knows the share sees them."""
+    """Return smashed data (b, prefix + N, d), as an adversary that knows the share sees them."""
     return release.smashed if release.undone is None else release.undone
 
 
 def _joined_rows(releases: Sequence[Simulated], name: str) -> Tensor:
-    """Return the rows of releases that are of one image each.
+    """Return the rows of releases that hold one image each.
 
     Raises
     ------

@@ -28,7 +28,7 @@ class LabelsReplay(Attack):
     nearest, and takes the step that the client takes. No label needs to be known. Images that are
     released after training are not guessed.
 
-    A warning says from which step on gradients do not fit the replayed tail, as where a step is
+    A warning names the first step whose gradients do not fit the replayed tail, as where a step is
     missing, the tail learns with noise or has dropout, the loss is another one, or learning rates
     were others: those of a run that was resumed with more rounds, or interrupted within one.
     Labels are then those of the nearest gradients, corrected by the directions of the others'

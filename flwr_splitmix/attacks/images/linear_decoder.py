@@ -22,7 +22,7 @@ from flwr_splitmix.attacks.images.painting.painter import Painter
 from flwr_splitmix.attacks.pictures import Pictures
 
 ROWS = 128
-"""Public images by which the attacker chooses."""
+"""Public images on which the attacker bases its choice."""
 
 
 class LinearDecoder(Decoder):
@@ -81,10 +81,10 @@ def best_way(
     example: Example,
     owner: int | None,
 ) -> Paint:
-    """Return what reads public images best.
+    """Return the reader that reads public images best.
 
     These are a network, the linear inverse, and the inverse with patches that were not received
-    from the network or from Gaussians: of all images, or of each class, told the labels or not.
+    from the network or from Gaussians: of all images, or of each class, with the labels or without.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def best_way(
 
 
 def painters(painter: Painter, labelled: bool) -> list[tuple[Painter, bool]]:
-    """Return the painters to choose from, each with whether it is told received labels."""
+    """Return the painters to choose from, each with whether it gets received labels."""
     class_painters = [(painter, False), (painter, True)] if labelled else [(painter, False)]
     return [(painter.classless, False), *(class_painters if painter.own else [])]
 

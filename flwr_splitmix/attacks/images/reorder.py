@@ -34,7 +34,7 @@ EXACT = 0.99
 """Part of public patches in place from which nothing else is tried."""
 
 COMPARED = 24
-"""Public rows by which the attacker chooses."""
+"""Public rows on which the attacker bases its choice."""
 
 Order = Callable[[Query], tuple[Tensor, Tensor]]
 """From a release to the patch at each slot, int64 (b, N), and the certainty of each row, (b,)."""
@@ -102,10 +102,10 @@ class Reorder(Attack):
 
 
 def order_by_looks(view: View, public: Pictures, budget: Budget, seed: int) -> Order | None:
-    """Return what places patches by Gaussians of public images; None if these are too large.
+    """Return a placing of patches by Gaussians of public images; None if these are too large.
 
-    Patches are told apart by their owners if several lower segments are known; otherwise they are
-    placed as one image.
+    Patches are distinguished by their owners if several lower segments are known; otherwise they
+    are placed as one image.
     """
     painter = painter_of(view, public, budget)
     if painter is None:

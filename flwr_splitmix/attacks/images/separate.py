@@ -31,7 +31,7 @@ The second is for patches that have been moved: of these the transformer reads n
 """
 
 ROWS = 64
-"""Public mixtures by which the attacker chooses."""
+"""Public mixtures on which the attacker bases its choice."""
 
 SHUFFLED_ROWS = 24
 """As many, of moved patches: each takes long."""
@@ -118,7 +118,7 @@ class Separate(Attack):
     ) -> Self:
         """Return the fitted attack, with the transformer's best setting if it is trained at all.
 
-        See `Attack.tune`, which also says what the options are.
+        See `Attack.tune`, which also describes the options.
         """
         attack = cls(train=partial(_Transformer.tune, **options))
         attack.fit(view, public, budget, seed=options.get("seed", 0))

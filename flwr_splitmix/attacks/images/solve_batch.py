@@ -19,7 +19,7 @@ from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.hiding import NaiveMix
 
 PICTURES = 255
-"""Most public images of which the median is taken: an odd number, so that it can be solved."""
+"""Public images, at most, whose median is taken: an odd number, so that it can be solved."""
 
 
 class SolveBatch(Attack):

@@ -41,7 +41,7 @@ class Unshuffle(Attack):
     the places of all rows. If tokens are linear in the whole image, as those of its spectrum are,
     order and image are found in turns. See `EdgeReader`.
 
-    If patches were exchanged within the batch, and ids tell of three batches or more that the same
+    If patches were exchanged within the batch, and ids show for three batches or more that the same
     image was in them, its patches are those that all of them have: they are placed as if they had
     been shuffled within the image only. All its rows in these batches then have the same guess.
 

@@ -1,1 +1,1 @@
-"""Recordings of what a server sees of a run, and what each adversary has of it."""
+"""Recordings of what a server sees of a run, and the part that each adversary has."""

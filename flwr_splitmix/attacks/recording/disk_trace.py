@@ -124,7 +124,7 @@ class DiskTrace(Trace):
                     continue
                 if step is not None:
                     yield step
-        finally:  # also where nobody asks for the rest
+        finally:  # even if the rest is not read
             self._warn_lost({key: lost[key] for key in self._once.add_all(lost)})
 
     def _warn_lost(self, lost: Mapping[tuple[int, int], Exception]) -> None:

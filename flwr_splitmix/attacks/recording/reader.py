@@ -1,4 +1,4 @@
-"""What each adversary received in a recorded step, and, for the score only, what it came from."""
+"""Each adversary's part of a recorded step, and, for the score only, what it came from."""
 
 from __future__ import annotations
 

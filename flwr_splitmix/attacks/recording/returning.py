@@ -13,7 +13,7 @@ from flwr_splitmix.hiding import Hiding, SentBatch
 def returned_gradients(
     hiding: Hiding, outputs: Sequence[Tensor], sent_batch: SentBatch
 ) -> list[Tensor]:
-    """Return what a client returns for the trunk's outputs in a training step.
+    """Return the gradients that a client returns for the trunk's outputs in a training step.
 
     Parameters
     ----------

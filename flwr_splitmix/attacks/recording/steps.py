@@ -36,7 +36,7 @@ class Step:
         By client, how many batches it had been asked for before, over all rounds.
     ids
         By client, the ids of its examples, int64 (b,), if it sends ids. The recorder has the labels
-        in their place, as the server's mixer does: whoever knows the batches adds them.
+        in their place, as the server's mixer does: code that knows the batches adds them.
     """
 
     server_round: int

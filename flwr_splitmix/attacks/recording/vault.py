@@ -135,7 +135,7 @@ class Vault:
         """Compare the mean weight of these images' classes with that of all others.
 
         In noisy labels of these images the difference is about the mixing ratio, less if they are
-        clamped; in those of others it is about 0. With too much noise to tell, nothing is raised.
+        clamped; in those of others it is about 0. With too much noise to decide, nothing is raised.
         """
         differences: dict[int, list[tuple[Tensor, float]]] = {}
         for step, batches in zip(steps, drawn, strict=True):

@@ -27,7 +27,7 @@ UNTRAINED = (
     "lower segments with the run's first weights, which the server sent, are the adversary's; to "
     "give it the trained ones: "
 )
-"""What is said if the adversary has no trained lower segments; the remedy follows."""
+"""The note on an adversary without trained lower segments; the remedy follows."""
 
 Assume = Callable[[Sequence[str]], str]
 """Says how a user gives an adversary segments in addition, which are named "lower", "upper"."""
@@ -71,7 +71,7 @@ def image_case(
 
 
 def remarks_on(system: Attacked, case: Case, assume: Assume) -> list[str]:
-    """Return what a reader of scores must know of the truth, and of what the adversary has."""
+    """Return notes for readers of scores on the truth, and on what the adversary has."""
     remarks = [*system.remarks, taken_as_sent(system.kinds)]
     if case.view.knowledge.untrained:
         remarks.append(UNTRAINED + assume(["lower"]))

@@ -1,4 +1,4 @@
-"""What a trained system leaks, by one attack: for users' own programs."""
+"""The leak of a trained system to one attack: for users' own programs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def measure_leak(
 ) -> list[Measure]:
     """Attack a trained system, and return what the attack reads; the first measure is the main one.
 
-    A warning says if the attack takes an own share's uploads as they were sent, or if the adversary
-    has no trained lower segments.
+    A warning reports if the attack takes an own share's uploads as they were sent, or if the
+    adversary has no trained lower segments.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is asked for when an attack is run, apart from its effort."""
+"""The request to run an attack, apart from its effort."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Floors:
         return blind
 
     def _class_means(self) -> Callable[[int, int, tuple[int, int]], Tensor]:
-        """Return what makes blind guesses at a row from the labels that were received for it.
+        """Return a maker of blind guesses at a row from the labels that were received for it.
 
         One guess is the mean public image of the row's class, or the classes' means weighted by a
         soft label. Several guesses are the means of as many classes, the heaviest ones. Without a

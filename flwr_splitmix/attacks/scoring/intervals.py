@@ -117,7 +117,7 @@ def mean_measure(
 
 
 def _decided(low: float, high: float, floor: float, groups: int) -> tuple[float, float]:
-    """Return an interval that reaches the floor if its groups are too few to say otherwise."""
+    """Return an interval that reaches the floor if its groups are too few to exclude it."""
     return (low, high) if groups >= FEW else (min(low, floor), max(high, floor))
 
 
@@ -243,7 +243,7 @@ def batch_curve_measure(
 def _curve(
     scores: np.ndarray, positive: np.ndarray
 ) -> Callable[[np.ndarray], tuple[float, float, float]]:
-    """Return what gives AUC and true-positive rates of the examples at any positions.
+    """Return a function that gives AUC and true-positive rates of the examples at any positions.
 
     The scores are sorted once, for all resamples.
     """

@@ -51,7 +51,7 @@ def guessed_blindly(
     pairs: Sequence[tuple[int, int]],
     images: Tensor,
 ) -> Tensor:
-    """Return what blind guesses, assigned as `pairs_of` does, put at each pair: (n, C, H, W).
+    """Return the blind guess, assigned as `pairs_of` does, at each pair: (n, C, H, W).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Scores of guesses at patches: their places, and their owners, with what blind guesses reach."""
+"""Scores of guesses at patches' places and owners, with the scores of blind guesses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SWAPS = 8
 
 
 def in_place(guessed: Tensor, origin: Origin, row: int) -> float | None:
-    """Return the share of patches whose places in their own images are told.
+    """Return the share of patches whose places in their own images are guessed.
 
     Every slot that had a patch counts; one that the attack left unknown (-1) is wrong.
 

@@ -113,7 +113,7 @@ class _ImageMetric:
     of
         Computes it for reconstructions (n, C, H, W): (n,), or None where it cannot be had.
     options
-        What `mean_measure` must know of it.
+        The properties that `mean_measure` needs.
     """
 
     column: str

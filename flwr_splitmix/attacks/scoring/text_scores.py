@@ -226,7 +226,7 @@ class _Score:
 
 
 def _rank(score: _Score) -> tuple[float, float]:
-    """Return what the best of several guesses is chosen by."""
+    """Return the key that the best of several guesses is chosen by."""
     return score.rouge_l, score.accuracy
 
 

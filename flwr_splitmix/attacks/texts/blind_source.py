@@ -42,7 +42,7 @@ def blind_source(
     -------
     float64 (n, ...), n <= m the messages' rank: components of zero mean and unit variance, each up
     to sign, the least Gaussian first. An attacker can choose by that order, as a mixture is closer
-    to Gaussian than its parts. It does not tell the target from other pure sources.
+    to Gaussian than its parts. It does not distinguish the target from other pure sources.
 
     Raises
     ------

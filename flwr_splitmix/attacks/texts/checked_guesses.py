@@ -1,4 +1,4 @@
-"""What an attack on texts returns, checked: scores of anything else would look like no leak."""
+"""A check of the guesses of an attack on texts: scores of wrong ones would show no leak."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def checked_guesses(attack: TextAttack, guesses: object, view: TextView) -> list
     Raises
     ------
     TypeError
-        If they are not a sequence of `TextGuess`.
+        If the guesses are not a sequence of `TextGuess`.
     ValueError
         If a guess is at no release of the view, has not one token for each place of its release,
         or a confidence that is not a number.

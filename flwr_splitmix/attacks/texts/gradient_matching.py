@@ -15,7 +15,7 @@ from flwr_splitmix.segments.language import LanguageParts
 __all__ = ["GRADIENT_NEEDS", "TailGradient", "match_labels", "targets_of", "text_of_labels"]
 
 GRADIENT_NEEDS = frozenset({"base model", "decoder", "outputs", "gradients", "word labels"})
-"""What a view needs for gradient matching."""
+"""The needs of gradient matching."""
 
 LEARNING_RATE = 0.09
 SQUARES = 0.85

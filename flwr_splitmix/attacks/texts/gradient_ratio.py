@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Ratio(NamedTuple):
-    """What the gradients reveal.
+    """The values that the gradients reveal.
 
     Attributes
     ----------

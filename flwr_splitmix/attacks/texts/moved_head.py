@@ -35,7 +35,7 @@ CANDIDATES = 48
 
 @dataclass(frozen=True)
 class MovedHead:
-    """What public texts tell of a client's head, and of what becomes of its states.
+    """The information in public texts on a client's head, and on what becomes of its states.
 
     Parameters
     ----------

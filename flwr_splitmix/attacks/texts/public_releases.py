@@ -98,7 +98,7 @@ def released_again(
 
 
 def _releases_of(groups: object) -> list[PublicRelease]:
-    """Return the texts of what a client sent as public; none if it is something else."""
+    """Return the public texts that a client sent; none if it sent something else."""
     if not isinstance(groups, (list, tuple)) or len(groups) != 2:
         return []
     hidden, plain = (_sent(group) for group in groups)

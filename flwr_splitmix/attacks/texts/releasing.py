@@ -194,7 +194,7 @@ def release_texts(
 def releases_of(
     messages: Tensor, mask: Tensor, outputs: Tensor | None, gradients: Tensor | None
 ) -> list[TextRelease]:
-    """Return what a server has of each text of a step, cut to its mask.
+    """Return a server's release of each text of a step, cut to its mask.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class SharedMessages(NamedTuple):
-    """What two sets of messages have in common.
+    """The part that two sets of messages have in common.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ class SolveTextBatch(ReaderAttack):
     all messages of a batch, in its order, and knows lam (see `BatchRing`). A batch of odd size, or
     with another lam than 0.5, is solved exactly. Otherwise one direction is missing. After the end
     of a text its states are 0, which tells the direction there; before that, all texts of the batch
-    are read without it, and again with what most readings say is missing.
+    are read without it, and again with the missing part that most readings agree on.
     """
 
     name = "solve-batch"
@@ -48,7 +48,7 @@ class SolveTextBatch(ReaderAttack):
         Raises
         ------
         NotApplicable
-            If it does not mix the texts of a batch with each other.
+            If the method does not mix the texts of a batch with each other.
         """
         knowledge = view.knowledge
         assert knowledge.client is not None
@@ -106,7 +106,7 @@ class SolveTextBatch(ReaderAttack):
 
 
 def _ends(messages: Tensor) -> Tensor:
-    """Return where texts have ended for sure: int64 (b,), from messages (b, T, d) of a ring.
+    """Return where texts have ended for sure, int64 (b,), from the messages (b, T, d) of a ring.
 
     A text is in its own message and in that before, each of which ends with the longer of two.
     """

@@ -39,7 +39,7 @@ TEXT_NEEDS: dict[str, str] = {
     "public data": "no public texts",
     "public releases": "no public texts as clients that calibrate send them, mixed and plain",
 }
-"""What attacks on texts may need, and the wording for a view that lacks it."""
+"""The possible needs of attacks on texts, and the wording for a view that lacks one."""
 
 PublicTexts = Sequence[Tensor]
 """An attacker's own texts: int64 (t,) each, starting with the beginning token, if there is one."""
@@ -47,7 +47,7 @@ PublicTexts = Sequence[Tensor]
 
 @dataclass(frozen=True)
 class TextRelease:
-    """What a server has of one text of one step.
+    """A server's record of one text of one step.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class TextRelease:
 
 @dataclass(frozen=True)
 class PublicRelease:
-    """What a server has of a public text that a client calibrated on.
+    """A server's record of a public text that a client calibrated on.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class PublicRelease:
 
 @dataclass(frozen=True)
 class TextKnowledge:
-    """What an adversary knows: the method, its options, the model as far as it is not private.
+    """An adversary's knowledge: the method, its options, the model as far as it is not private.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class TextKnowledge:
         The clients' task, whatever `base` was made for.
     client
         Makes a client's half of the method, with its own draws, given public texts to draw
-        supports from: what an attacker who knows the method can simulate. None if it knows too
+        supports from: what an attacker that knows the method can simulate. None if it knows too
         little.
     batch_size
         Texts per client and step.
@@ -147,7 +147,7 @@ class TextView(AnyView):
     adversary, releases, knowledge
         The adversary, what it received of private texts, and what it knows.
     public_releases
-        What it received of public texts, oldest first.
+        The releases of public texts that it received, oldest first.
     """
 
     wording_of_missing: ClassVar[Mapping[str, str]] = TEXT_NEEDS
@@ -187,7 +187,7 @@ class TextGuess:
     confidence
         The attack's own confidence; higher is more certain.
     way
-        What it was read from: "message 1", "mean", "direction 1", ...
+        The source of the reading: "message 1", "mean", "direction 1", ...
     """
 
     release: int

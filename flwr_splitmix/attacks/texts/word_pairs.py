@@ -51,9 +51,9 @@ class WordPairs:
         self._rows: dict[int, Tensor] = {}
 
     def log_shares(self, before: Tensor, words: Tensor | None = None) -> Tensor:
-        """Return log shares (b, n) of words int64 (n,) behind others (b,), of which -1 is none.
+        """Return log shares (b, n) of words int64 (n,) behind others (b,), where -1 is none.
 
-        Without `words` they are of all V.
+        Without `words`, log shares of all V words.
         """
         rows = [self._row(word) for word in before.tolist()]
         return torch.stack(rows if words is None else [row[words] for row in rows])

@@ -41,7 +41,7 @@ RunConfig = Annotated[
 
 
 class CheckFormat(StrEnum):
-    """What `splitmix check` prints."""
+    """Output format of `splitmix check`."""
 
     table = "table"
     json = "json"

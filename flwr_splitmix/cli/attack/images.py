@@ -31,7 +31,7 @@ def attack_images(
     RunError, ValueError
         If there is no such attack or nothing to attack, or the adversary lacks what it needs.
     VaultError, DataError, ConfigError
-        If the recording is of other images, or images or model are not on this machine.
+        If the recording has other images, or images or model are not on this machine.
     """
     from flwr_splitmix.apps.vision.attacked import attacked_run
     from flwr_splitmix.attacks.catalogue import attack_named
@@ -55,7 +55,7 @@ def _assumed(segments: Sequence[str]) -> str:
 
 
 def _check_victims(opened: Run, case: Case, victims: int, *, recorded: bool) -> None:
-    """Tell of how many victims there are if they are fewer than asked for.
+    """Print how many victims there are if they are fewer than requested.
 
     Parameters
     ----------

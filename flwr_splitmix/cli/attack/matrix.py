@@ -169,7 +169,7 @@ def run_cells(chosen: Sequence[MatrixCell], place: Place, jobs: int, *, gates: b
     Parameters
     ----------
     gates
-        Whether to run the cells of the unprotected method too, by which attacks are judged.
+        Whether to also run the cells of the unprotected method, which attacks are judged by.
     """
     if jobs < 1:
         raise ExperimentError(f"jobs is {jobs}; it must be at least 1")

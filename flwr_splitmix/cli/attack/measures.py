@@ -32,12 +32,12 @@ def measures_table(titled: str, measures: list[Measure]) -> Any:
 
 
 def _digits(value: float | None) -> str:
-    """Return a number with four significant digits: errors are of any size."""
+    """Return a number with four significant digits: errors have any size."""
     return NOTHING if value is None else f"{value:.4g}"
 
 
 def plain_measure(measure: Measure, result: AttackResult) -> dict[str, Any]:
-    """Return a measure as plain JSON values, with what names its result."""
+    """Return a measure as plain JSON values, with the fields that identify its result."""
     named = {
         "method": result.method,
         "attack": result.attack,

@@ -50,7 +50,7 @@ class ScoreFormat(StrEnum):
 
 
 class Assumptions(StrEnum):
-    """What an adversary may be given in addition."""
+    """Segments that an adversary may be given in addition."""
 
     lower_segment = "lower"
     upper_segment = "upper"
@@ -151,8 +151,9 @@ def _attacked(
     Raises
     ------
     RunError
-        If there is no such attack or nothing to attack, the adversary lacks what it needs, an
-        option is of another kind of run, or images, texts or the model are not on this machine.
+        If there is no such attack or nothing to attack, the adversary lacks what it needs,
+        an option belongs to another kind of run, or images, texts or the model are not on this
+        machine.
     """
     from flwr_splitmix.attacks.fitted import NotApplicable
     from flwr_splitmix.attacks.pictures import PicturesError
@@ -178,7 +179,7 @@ def _attacked(
 
 
 def _print(opened: Run, result: AttackResult, scale: Scales, *, as_json: bool) -> None:
-    """Print a result's measures, and notes on what it says less than it seems to."""
+    """Print a result's measures, and notes on the limits of what it shows."""
     from flwr_splitmix.attacks.results import stopped_note, title
 
     measures = result.measures

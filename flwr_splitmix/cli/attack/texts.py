@@ -29,7 +29,7 @@ def attack_texts(opened: Run, request: AttackRequest, budget: Callable[[], Budge
     RunError, ValueError
         If there is no such attack or nothing to attack, or the server lacks what it needs.
     VaultError, DataError, ConfigError
-        If the recording is of other texts, or texts or model are not on this machine.
+        If the recording has other texts, or texts or model are not on this machine.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The note of an attack on fewer victims than were asked for."""
+"""The note on an attack with fewer victims than were requested."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flwr_splitmix.words import counted
 
 
 def tell_of_fewer(requested: int, trained: int, held_out: int, noun: str) -> None:
-    """Tell how many victims there are of each kind if `requested` are more; `noun` says of what."""
+    """Print how many victims (`noun`) there are of each kind, if fewer than `requested`."""
     counts = {"training": trained, "held-out": held_out}
     if few := [f"{count} {kind}" for kind, count in counts.items() if count < requested]:
         typer.echo(

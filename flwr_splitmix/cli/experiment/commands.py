@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class ReportFormat(StrEnum):
-    """What `splitmix experiment show` prints."""
+    """Output format of `splitmix experiment show`."""
 
     table = "table"
     json = "json"

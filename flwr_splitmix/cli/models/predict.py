@@ -25,7 +25,7 @@ _TOP = 3
 
 
 class PredictionFormat(StrEnum):
-    """What `splitmix predict` prints."""
+    """Output format of `splitmix predict`."""
 
     table = "table"
     json = "json"

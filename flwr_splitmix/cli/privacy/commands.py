@@ -91,7 +91,7 @@ _REMEDIES = {
     "sigma_s": "; give --sigma-s above 0",
     "sigma_y": "; give --sigma-y above 0",
 }
-"""What to do about a key of `UNBOUNDED` that options cause."""
+"""Remedies for the keys of `UNBOUNDED` that options cause."""
 
 
 @privacy.command()

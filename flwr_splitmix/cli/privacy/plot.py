@@ -51,7 +51,7 @@ class ComparisonSetting:
             if not (value := getattr(self, name)) > 0:
                 raise ValueError(f"{name} is {value}; an epsilon needs noise above 0")
             check_drawn(f"--{name.replace('_', '-')}", value)
-        if self.bound > 0:  # else the noise says that it is none
+        if self.bound > 0:  # otherwise the noise's own check reports that there is none
             check_bound("--range", self.bound)
         if self.clients < 1:
             raise ValueError(f"clients is {self.clients}; it must be at least 1")

@@ -1,4 +1,4 @@
-"""`splitmix audit-log`: a node's own record of what has left it."""
+"""`splitmix audit-log`: a node's own record of the data that has left it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SOME: dict[str, Any] = {
     "sent": list, "bytes": int, "epsilon": int | float | str | None, "refused": str, "to": str,
     "kind": str, "start": int, "stop": int,
 }  # fmt: skip
-"""Types of what every line has, and of what some lines have."""
+"""Types of the keys that every line has, and of those that some lines have."""
 
 _MOST = {
     "time": 2**37, "bytes": 2**53, "epsilon": sys.float_info.max, "start": 2**53, "stop": 2**53,
 }  # fmt: skip
-"""Largest numbers; the time is in seconds, of the year 6325. The round is what a message said."""
+"""Largest numbers; the time is in seconds, of the year 6325. The round comes from a message."""
 
 
 def audit_log(

@@ -26,7 +26,7 @@ from flwr_splitmix.runs.selection import select
 
 
 class TableFormat(StrEnum):
-    """What `splitmix compare` prints."""
+    """Output format of `splitmix compare`."""
 
     table = "table"
     csv = "csv"

@@ -42,5 +42,5 @@ def report(
 
 
 def _hidden_by_method() -> dict[str, str]:
-    """Return what each method protects, from the catalogue."""
+    """Return the catalogue's sentence on what each method protects."""
     return {name: plain(method.protects) for name, method in BY_NAME.items()}

@@ -36,7 +36,7 @@ _UPLOADS = ("sigma-s", "sigma-y", "clip", "clip-norm", "smashed-noise", "label-n
 
 
 class RunFormat(StrEnum):
-    """What `splitmix show` prints."""
+    """Output format of `splitmix show`."""
 
     table = "table"
     json = "json"

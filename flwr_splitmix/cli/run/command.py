@@ -223,7 +223,7 @@ def _check_app(app: Path, run_config: list[str], nodes: int | None) -> None:
 def _check_report(app: Path, run_config: list[str], nodes: int | None) -> dict[str, Any]:
     """Return the report of `splitmix check`, run in a separate process.
 
-    It loads torch and a model, whose memory is thus free during the run. What it writes to standard
+    It loads torch and a model, whose memory is thus free during the run. Its standard
     error is shown at once, such as that a hub does not answer and is asked again.
     """
     number = ["--any-nodes"] if nodes is None else ["--nodes", str(nodes)]

@@ -35,7 +35,7 @@ def end_run(
     values
         Whole run configuration, whose keys a resumption repeats.
     interrupted
-        Whether the run was told to stop.
+        Whether a stop of the run was requested.
     expected
         Whether the run must have a directory in the home that was looked in.
     """

@@ -136,7 +136,7 @@ class ClosedError(Exception):
     Parameters
     ----------
     error
-        What writing to it raised: `BrokenPipeError` if its reader has ended.
+        The error of writing to it: `BrokenPipeError` if its reader has ended.
     """
 
     def __init__(self, error: OSError) -> None:
@@ -150,7 +150,7 @@ class RemovedError(Exception):
 
 @dataclass
 class RunFollower:
-    """What is known about a run while it is followed, and afterwards.
+    """The state of a run while it is followed, and afterwards.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ class RunFollower:
         try:
             os.replace(before, target)  # its writer keeps writing to it
         except FileNotFoundError:
-            return  # a folder is gone, which `new_lines` says
+            return  # a folder is gone, which `new_lines` reports
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise

@@ -71,7 +71,7 @@ class Listener:
 def read_connection(name: str | None) -> Connection:
     """Read a connection from flwr's configuration, which may not exist yet.
 
-    A name that is not there is left to flwr, which says so.
+    A name that is not there is left to flwr, which reports it.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def check_environment(connection: Connection) -> str:
 
     Returns
     -------
-    A remark for the user; "" if there is nothing to say.
+    A remark for the user; "" if there is none.
 
     Raises
     ------
@@ -192,7 +192,7 @@ def _homeless(connection: Connection, listener: Listener, folder: Path) -> str:
 
 
 def find_listener(port: int) -> Listener | None:
-    """Return what listens on a port of this machine's loopback; None if nothing does."""
+    """Return the listener on a port of this machine's loopback; None if there is none."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         process = _process_of(port)
         if process is None:

@@ -50,7 +50,7 @@ class AccuracyResults(Results[CellResult]):
         return table_block(self.table, self.versions, link)
 
     def plain(self, one: CellResult) -> dict[str, Any]:
-        """Return what is stored for a seed, as plain JSON values."""
+        """Return the stored values of a seed, as plain JSON values."""
         values: dict[str, Any] = {
             "seed": one.seed,
             "cell": one.cell,
@@ -147,7 +147,7 @@ def _completed(
         if one is not None and keys[0] in one.scores:
             scores = {key: value for key, value in one.scores.items() if key in keys}
             shared[entry.place] += (replace(one, scores=scores),)
-    # What was kept for this experiment has all of its scores.
+    # The results kept for this experiment have all of its scores.
     return replace(result, measured_at=shared).merged(result)
 
 

@@ -45,7 +45,7 @@ class PrivacyResults(Results[AttackScore]):
         return privacy_block(self.table, self.seeds, link)
 
     def plain(self, one: AttackScore) -> dict[str, Any]:
-        """Return what is stored for a seed, as plain JSON values."""
+        """Return the stored values of a seed, as plain JSON values."""
         values: dict[str, Any] = {"seed": one.seed, "cell": one.cell}
         if one.reason:
             return {**values, "reason": one.reason}

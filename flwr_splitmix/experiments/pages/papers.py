@@ -34,11 +34,11 @@ def experiments_of(paper: str) -> list[AnyExperiment]:
     Raises
     ------
     ExperimentError
-        If it has none.
+        If no experiment belongs to the paper.
     """
     experiments = [each for each in every_experiment().values() if paper_of(each) == paper]
     if not experiments:
-        raise ExperimentError(f"no experiment is of {paper!r}; papers are {', '.join(PAGES)}")
+        raise ExperimentError(f"no experiment belongs to {paper!r}; available: {', '.join(PAGES)}")
     return experiments
 
 
@@ -67,7 +67,7 @@ def experiments_block(paper: str, results: Sequence[Results[Any]]) -> str:
 def overview_block(scale: Scale, results: Sequence[Results[Any]]) -> str:
     """Return a table of all papers: how much was run at a scale, and how many orderings hold.
 
-    Experiments of which no place can be run are not counted.
+    Experiments without a place that can be run are not counted.
     """
     rows = []
     for paper, page in PAGES.items():

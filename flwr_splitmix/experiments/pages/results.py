@@ -77,7 +77,7 @@ class Results(ABC, Generic[One]):
 
     @abstractmethod
     def plain(self, one: One) -> dict[str, Any]:
-        """Return what is stored for a seed, as plain JSON values."""
+        """Return the stored values of a seed, as plain JSON values."""
 
     def limited_to(self, current: Container[tuple[Place, str]]) -> Self:
         """Return the results in the table's order, without seeds of other cells.

@@ -32,7 +32,7 @@ DEFENCES: dict[str, tuple[str, dict[str, Value]]] = {
     "DP-Forward": ("DPForwardSL", {"epsilon": 8.0, "delta": 1e-5, "clip_norm": 1.0}),
     "SnD": ("SnDSL", {"eta": 100.0, "refine_every": 8}),
 }
-"""Method and options of the other defences, of which the paper states no budget."""
+"""Method and options of the other defences, whose budget the paper does not state."""
 
 _DEFENDED = {"DP-SGD": 84.5, "DP-Forward": 78.6, "SnD": 30.9}
 

@@ -45,7 +45,7 @@ _VALUES_3 = {
 
 
 def _tendencies() -> Iterator[Ordering]:
-    """Yield what section 6 says of all rows: fewer images, a larger alpha or group hide more.
+    """Yield the claims of section 6 on all rows: fewer images, a larger alpha or group hide more.
 
     Without mixing a row has neither groups nor alpha, and a box has no alpha.
     """

@@ -45,7 +45,7 @@ class Place:
 
     @classmethod
     def of(cls, home: Path | None, size: AnySize, source: str | None, device: str = "cpu") -> Place:
-        """Return a place as the parameters say, with the size's data set if `source` is None."""
+        """Return the place of these parameters, with the size's data set if `source` is None."""
         return cls(home, size, size.source if source is None else source, device)
 
     @property

@@ -30,7 +30,7 @@ class Column(AnyColumn):
         Fraction of the public images that the attacker has.
     averaged_gradients
         Whether the gradients of all clients are averaged before they are sent to the adversary,
-        who is one of the clients: the worst case of DP-CutMixSL, section 6.
+        which is one of the clients: the worst case of DP-CutMixSL, section 6.
     """
 
     setting: tuple[tuple[str, str], ...] = ()

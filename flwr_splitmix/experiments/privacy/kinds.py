@@ -58,7 +58,7 @@ class AnyColumn:
     adversary: Adversary
 
     def identity(self) -> dict[str, Any]:
-        """Return all values that define the column's cells, of which their names have a digest."""
+        """Return all values that define the column's cells; cells' names have a digest of them."""
         return asdict(self)
 
     @property
@@ -125,7 +125,7 @@ class MatrixFact:
 
     @property
     def is_score(self) -> bool:
-        """Whether it says how good a method is, and not what it costs."""
+        """Whether it measures how good a method is, and not what it costs."""
         return self.unit in ("percent", "number")
 
     def said(self, value: float) -> str:

@@ -65,7 +65,7 @@ class Task:
 
 
 def with_gates(cells: Sequence[MatrixCell], matrix: Matrix = IMAGES) -> list[MatrixCell]:
-    """Return the cells after those of the unprotected method, by which attacks are judged."""
+    """Return the cells after those of the unprotected method, which attacks are judged by."""
     unprotected = matrix.row(matrix.unprotected)
     gates = [MatrixCell(unprotected, cell.column, cell.seed) for cell in cells]
     return list(dict.fromkeys([*gates, *cells]))

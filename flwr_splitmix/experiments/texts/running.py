@@ -52,7 +52,7 @@ LOCAL_SCORES = ("matthews", "accuracy", "exact_match", "rouge_l", "bleu", "meteo
 
 
 class ProcessorTime(Observer):
-    """Observer of the processor time of all rounds, also of those before an interruption.
+    """Observer of the processor time of all rounds, including those before an interruption.
 
     Unlike wall-clock time, it hardly depends on other processes.
     """

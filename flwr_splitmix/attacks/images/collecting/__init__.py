@@ -1,1 +1,1 @@
-"""Several releases of one image: which they are, and what they say together."""
+"""Several releases of one image: which they are, and what they reveal together."""

@@ -38,7 +38,7 @@ def unite(tokens: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
 def united_noise(noise: Tensor | None, masks: Tensor) -> Tensor | None:
     """Return the variance of the noise that is left in the averages of `unite`: float64 (n, N).
 
-    It is infinite for patches that no release holds: their tokens say nothing.
+    It is infinite for patches that no release holds: their tokens reveal nothing.
 
     Parameters
     ----------

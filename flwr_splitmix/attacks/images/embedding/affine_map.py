@@ -100,7 +100,7 @@ class AffineMap:
         return coordinates.reshape(-1, *self.edge.known.image_shape)
 
     def fit(self, residuals: Tensor, labels: Tensor | None) -> None:
-        """Fit a Gaussian to residuals (n, D), one for all classes: the tokens say the rest."""
+        """Fit a Gaussian to residuals (n, D), one for all classes: the tokens hold the rest."""
         gaussian = Gaussian.fit(residuals[:, None])
         self._middle = gaussian.mean.flatten()
         # One decomposition serves both levels of noise.
@@ -114,7 +114,7 @@ class AffineMap:
         self._model = PatchLikelihoods(Gaussian(nowhere, explained.T @ explained + noise))
 
     def _fitted(self, apart: Tensor) -> Tensor:
-        """Return what differs from the expected image most likely, (b, D), of tokens (b, N, r)."""
+        """Return the likeliest difference from the expected image, (b, D), for tokens (b, N, r)."""
         projections = apart.flatten(1) @ self.weights.flatten(1).T @ self._axes
         fitted: Tensor = (projections / (self._strengths + NOISE * self._variance)) @ self._axes.T
         return fitted

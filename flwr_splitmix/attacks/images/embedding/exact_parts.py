@@ -89,7 +89,7 @@ def exact_ways(view: View, public: Pictures, budget: Budget, seed: int) -> list[
 
 
 def painted_ways(view: View, divide: Callable[[Query], Parts], painter: Painter) -> list[Paint]:
-    """Return ways that paint what is another member's: told labels or not, by class or not."""
+    """Return ways to paint another member's patches: with labels or without, by class or not."""
     return [
         partial(_joined, view, divide, fitted if labelled else partial(_untold, fitted))
         for fitted, labelled in painters(painter, "labels" in view.available)
@@ -99,7 +99,7 @@ def painted_ways(view: View, divide: Callable[[Query], Parts], painter: Painter)
 def divider(
     view: View, public: Pictures, budget: Budget, seed: int, subspaces: dict[int, Subspace]
 ) -> Callable[[Query], Parts]:
-    """Return what says whose patch each token of a mixture is, and which patch.
+    """Return a function that finds the owner and the patch of each token of a mixture.
 
     Without subspaces, all are taken as one member's.
     """

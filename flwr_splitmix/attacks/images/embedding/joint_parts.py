@@ -67,7 +67,7 @@ class JointParts:
 def joint_parts(
     view: View, public: Pictures, painter: Painter | None, budget: Budget, seed: int
 ) -> JointParts | None:
-    """Return what takes mixtures apart; None for sums, moved patches or too large images."""
+    """Return a separator of mixtures; None for sums, moved patches or too large images."""
     mixer = view.knowledge.mixer
     if painter is None or budget.must_end() or mixer.cover == "weighted" or moves_patches(mixer):
         return None

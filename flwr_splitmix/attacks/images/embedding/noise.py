@@ -1,4 +1,4 @@
-"""What an adversary knows of the Gaussian noise in what it received."""
+"""An adversary's knowledge of the Gaussian noise in what it received."""
 
 from __future__ import annotations
 

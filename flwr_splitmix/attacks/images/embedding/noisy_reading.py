@@ -154,7 +154,7 @@ class NoisyReader:
 
 
 def reader_of(view: View, public: Pictures, linear: Linear, budget: Budget, seed: int) -> Read:
-    """Return what reads patches: with their errors if there is noise, else as `linear` does.
+    """Return a reader of patches: with their errors if there is noise, else as `linear` reads them.
 
     Parameters
     ----------
@@ -167,5 +167,5 @@ def reader_of(view: View, public: Pictures, linear: Linear, budget: Budget, seed
 
 
 def exact_reader(view: View, linear: Linear) -> Read:
-    """Return what reads patches as `linear` does, and says nothing of their errors."""
+    """Return a reader that reads patches as `linear` does, without their errors."""
     return lambda query: PatchReading(linear.patches(query, view).clamp(0, 1))

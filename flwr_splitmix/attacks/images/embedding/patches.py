@@ -13,7 +13,7 @@ def grid_of(patches: int, grid: tuple[int, int] | None) -> tuple[int, int]:
     Raises
     ------
     ValueError
-        If they form no square.
+        If the patches form no square.
     """
     side = math.isqrt(patches)
     if grid is None and side * side != patches:

@@ -1,4 +1,4 @@
-"""The affine subspaces of a patch embedding's tokens, which reveal who made a token."""
+"""The affine subspaces of a patch embedding's tokens, which reveal which client made a token."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ MAX_COMBINATIONS = 1000
 """Most groups of clients that are tried."""
 
 TRIED = 256
-"""Tokens of a release by which a group is chosen."""
+"""Tokens of a release that are used to choose a group."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class _Group:
         return cls(members, member_subspaces, basis)
 
     def unexplained(self, tokens: Tensor) -> float:
-        """Return the mean square of what the group does not explain."""
+        """Return the mean square of the part that the group does not explain."""
         beyond, apart = self._beyond(tokens)
         ratios = self._ratios(beyond, apart)
         unexplained = beyond - torch.einsum("m,mnd->nd", ratios[:-1], apart)
@@ -109,7 +109,7 @@ class _Group:
         return Unmixed(self.members, ratios, torch.stack(alone))
 
     def _beyond(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what no directions explain: of tokens, and of each point less the last one."""
+        """Return the unexplained parts of tokens, and of each point less the last one."""
         last = self.subspaces[-1].points
         points = torch.stack([each.points - last for each in self.subspaces[:-1]])
         return self._outside(tokens - last), self._outside(points)

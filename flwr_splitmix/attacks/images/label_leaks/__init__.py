@@ -1,1 +1,1 @@
-"""What gradients and received labels say of the labels of images."""
+"""The information in gradients and received labels about the labels of images."""

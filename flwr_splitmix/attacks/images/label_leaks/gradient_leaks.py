@@ -111,14 +111,14 @@ def regrouped(rows: Tensor, labels: Tensor, classes: int, *, window: int = 150) 
 
     Rows are taken window by window, so that weights change little within one. Each gets the class
     whose rows have the nearest mean direction, again and again. If this moves half of a window's
-    rows or more, directions say too little there, and its labels stay as they were.
+    rows or more, directions reveal too little there, and its labels stay as they were.
 
     Parameters
     ----------
     rows
         (n, ...) gradients, oldest first.
     labels
-        int64 (n,): labels of which most are right.
+        int64 (n,): labels, most of which are right.
     """
     return torch.cat(
         [

@@ -21,7 +21,7 @@ WAYS: tuple[Mapping[str, Any], ...] = (
     {"pooled": True, "cost": 1.0},
     {"pooled": True, "cost": 10.0},
 )
-"""What is tried on public images held out: all tokens or their mean, and C of the machine."""
+"""Settings compared on held-out public images: all tokens or their mean, and the machine's C."""
 
 
 class PublicClassifier:
@@ -34,7 +34,7 @@ class PublicClassifier:
     labels
         int64 (n,): their classes, at least two.
     pooled
-        Whether it looks at the mean over tokens, which no order of these changes.
+        Whether it classifies the mean over tokens, which no order of these changes.
     cost
         C of the machine.
     """

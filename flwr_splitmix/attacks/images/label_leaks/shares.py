@@ -1,4 +1,4 @@
-"""What a received label says of an image's class, also of one part of a mixture."""
+"""The classes of an image, or of one part of a mixture, that agree with a received label."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPREAD = 0.05
 """By how much a class's weight in a mixture's label may differ from its owners' shares of it."""
 
 MAX_TOGETHER = 8
-"""Most other parts of which all subsets are looked at."""
+"""Largest number of other parts whose subsets are all tried."""
 
 
 def label_shares(labels: Tensor | None, knowledge: Knowledge) -> Tensor | None:
@@ -52,7 +52,7 @@ def share_of(mask: Tensor) -> Tensor:
 
 
 def of_parts(labels: Tensor, shares: Tensor) -> Tensor:
-    """Return how likely each part of a mixture is of each class: float64 (b, k, L), each sum 1.
+    """Return the probability of each class for each part of a mixture: float64 (b, k, L), sums 1.
 
     A mixture's label gives each class the shares of all its images, so a class that is heavier than
     a part may be another part's, too: any of the others may have it.

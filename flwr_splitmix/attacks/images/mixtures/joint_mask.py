@@ -87,7 +87,7 @@ class JointMask:
 
 
 class Sizes:
-    """How many patches each member has, in no order, as labels tell.
+    """How many patches each member has, in no order, according to labels.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ PIECES = 6
 
 
 class JointLikelihood(NamedTuple):
-    """What Gaussians say of some places of images, and of each place beside the others of these.
+    """Log densities of Gaussians at some places of images, and of each place given the others.
 
     Parameters
     ----------
@@ -113,11 +113,11 @@ class PatchGaussians:
         logs = root.diagonal(dim1=1, dim2=2).log().sum(1)
         density = -(force * apart[:, :, wide]).sum(2) / 2 - logs[:, None]
         beside = components.new_empty(len(self.means), rows, places)
-        # What is in the mask is compared with the rest of it: blocks of the precision say how.
+        # A place in the mask is compared with the rest of the mask, by blocks of the precision.
         beside[:, :, is_held] = -_quadratic(
             _by_place(force, pieces), _blocks(inverse, pieces), inverted=True
         )
-        # What is out of it is compared with all of it.
+        # A place out of it is compared with all of it.
         across = among[:, :, ~wide]
         residuals = apart[:, :, ~wide] - force @ across
         shared = _by_place(inverse @ across, pieces)

@@ -26,7 +26,7 @@ SMALL_BATCH = 16
 
 @dataclass(frozen=True)
 class Example:
-    """Rows of releases, each with what is behind it.
+    """Rows of releases, each with the truth that it came from.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ class MembershipNet(nn.Sequential):
 def train_membership(
     features: Tensor, members: Tensor, *, epochs: int, seed: int, batch: int = 64
 ) -> nn.Module:
-    """Train a network to tell members from others; the result standardises its own inputs.
+    """Train a network to distinguish members from others; the result standardises its own inputs.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A Gaussian of public images: what some patches of an image say of the others."""
+"""A Gaussian of public images, which predicts some patches of an image from the others."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Gaussian:
 def by_class(patches: Tensor, labels: Tensor, classes: int) -> tuple[Gaussian, list[Gaussian]]:
     """Fit all images (n, N, P), and those of each class; labels are int64 (n,).
 
-    A class of which there is no image has the Gaussian of all.
+    A class without images has the Gaussian of all.
     """
     everything = Gaussian.fit(patches)
     class_gaussians = []

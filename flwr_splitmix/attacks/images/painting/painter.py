@@ -78,9 +78,9 @@ class Painter:
             bool (b, N).
         labels
             (b, L): how likely each class is before anything is seen; None: all equally. If classes
-            are used, each has its say as it explains what was seen.
+            are used, each is weighted by how well it explains what was seen.
         errors
-            Those of what was seen; None if there are none.
+            Errors of the seen patches; None if there are none.
         """
         painted, is_seen = patches.double().cpu().clone(), is_seen.cpu()
         prior = painted.new_ones(len(painted), len(self.own)) if labels is None else labels

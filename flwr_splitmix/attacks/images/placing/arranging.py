@@ -33,7 +33,7 @@ class Arranged(NamedTuple):
 
 
 class OrderedRows(NamedTuple):
-    """What shuffled rows show once their patches are in their places.
+    """The images of shuffled rows, once their patches are in their places.
 
     Parameters
     ----------
@@ -60,9 +60,9 @@ def arrange(
     expected
         float64 (b, N, P): an expectation of each row's image.
     looks
-        For each row, those of what images differ from it by.
+        For each row, the distributions of an image's difference from it.
     home
-        (M, b): logarithm of the probability that a patch is from a row; None if that says nothing.
+        (M, b): log probability that a patch is from a row; None if that reveals nothing.
     """
     b, n, width = expected.shape
     rows = list(zip(expected, looks, strict=True))

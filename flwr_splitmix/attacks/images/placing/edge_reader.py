@@ -21,7 +21,7 @@ LEAST = 8
 """Batches of public images that are used even if time is up."""
 
 HELD = 96
-"""Most public images by which the attacker chooses; a quarter if there are few."""
+"""Largest number of public images for the attacker's choice; a quarter if there are few."""
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the image in order that are tried; the rest is the image expected."""

@@ -17,7 +17,7 @@ from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle
 
 ROWS = 64
-"""Images that pass through an edge at once, and by which its inverse is checked."""
+"""Images that pass through an edge at once, and that its inverse is checked on."""
 
 DAMPINGS = (1.0, 0.5, 0.25)
 """Steps of the fixed point that are tried on public images, largest first."""
@@ -37,7 +37,7 @@ class ShuffledEdge:
     Parameters
     ----------
     known
-        What the adversary knows.
+        The adversary's knowledge.
     before, after
         Stages in front of the shuffle, and behind it; in float64, in evaluation mode.
     shuffle

@@ -89,7 +89,7 @@ class OrderFree:
         return torch.cat([inputs, LABEL_WEIGHT * (class_shares - self.frequencies)], 1)
 
     def __call__(self, described: Tensor, labels: Tensor | None) -> Tensor:
-        """Return what is expected, float64 (b, D)."""
+        """Return the expected values, float64 (b, D)."""
         return self._inputs(described, labels) @ self.weights + self.offset
 
 

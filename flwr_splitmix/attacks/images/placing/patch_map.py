@@ -116,7 +116,7 @@ class PatchMap:
         return tokens
 
     def coordinates(self, images: Tensor) -> Tensor:
-        """Return what places are found by, of images: float64 (b, N r)."""
+        """Return the components of images from which places are found: float64 (b, N r)."""
         patches = to_patches(images, self.grid).double()
         coordinates: Tensor = patches @ self._shown @ self.components
         return coordinates.flatten(1)

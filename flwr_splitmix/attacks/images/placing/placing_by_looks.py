@@ -1,4 +1,4 @@
-"""The places of patches by what public images look like there, beside the patches placed so far."""
+"""The places of patches, from the look of public images there and the patches placed so far."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class PlacerByLooks:
         members
             Number of members.
         labels
-            (members, L): how likely each member is of each class; None if nothing is known.
+            (members, L): probability of each class for each member; None if nothing is known.
         """
         best: Placed | None = None
         for looks in self._tries(members, labels):

@@ -44,7 +44,7 @@ def settled(
 
 
 class PatchLikelihoods:
-    """What a Gaussian says of single patches: alone, and given what all other places hold.
+    """A Gaussian's densities of single patches: alone, and given what all other places hold.
 
     Both are quadratic costs: minus twice the logarithm of the density, up to a constant.
     """

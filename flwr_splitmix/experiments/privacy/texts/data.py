@@ -93,7 +93,7 @@ def open_sets(source: str) -> TextSets:
     Raises
     ------
     DataError, ExperimentError
-        If it cannot be read.
+        If the corpus cannot be read.
     """
     task, name = task_of(source), dataset_name(source)
     return load_text_sets(GENERATED, task) if name == SUMS else open_corpus(source, CORPORA[name])
@@ -105,7 +105,7 @@ def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
     Raises
     ------
     DataError, ExperimentError
-        If they cannot be read, or are too few.
+        If the texts cannot be read, or are too few.
     """
     task, sets = task_of(source), open_sets(source)
     made_up = GENERATED if dataset_name(source) == SUMS else source

@@ -252,7 +252,7 @@ _OTHERS = tuple(
     for method in METHODS
     if method.shape == "U" and all(row.method != method.name for row in _ROWS)
 )
-"""Methods of which nothing more is said, with their defaults."""
+"""Methods without a row of their own above, with their defaults."""
 
 TEXT_ROWS: dict[str, TextRow] = {row.name: row for row in (*_ROWS, *_OTHERS)}
 """All rows by name: methods, defences with the options given here, the same defences at MixGuard's

@@ -114,7 +114,7 @@ def hiding_of(
 
 @dataclass(frozen=True)
 class _Trained:
-    """What training a victim leaves: both sides, the public releases, and its CPU time."""
+    """The products of training a victim: both sides, the public releases, and its CPU time."""
 
     strategy: UShapeStrategy
     client: UShapeClient
@@ -223,7 +223,7 @@ def load_text_victim(
     Raises
     ------
     StorageError
-        If it does not exist.
+        If the victim does not exist.
     """
     texts = load_matrix_texts(source, size, seed)
     parts = base_parts(size, texts, texts.task, deeper=row.deeper)

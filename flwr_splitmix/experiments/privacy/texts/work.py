@@ -116,7 +116,7 @@ def _train(row: TextRow, seed: int, place: Place) -> str:
         trained = place.victim(run, seed)
         others = shutil.ignore_patterns(_DONE)
         shutil.copytree(trained, folder, ignore=others, dirs_exist_ok=True)
-        # Last: it says that the others are whole.
+        # Last: its presence shows that the others are whole.
         write_json(folder / _DONE, _victim_facts(trained))
     else:
         train_text_victim(run, seed, folder, place.source, _size(place), device)
@@ -198,7 +198,7 @@ def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any
 
 
 def known_parts(row: TextRow, size: TextSize, victim: TextVictim) -> LanguageParts:
-    """Return what a server knows of a victim's model: base head and tail, and its own trunk."""
+    """Return a server's knowledge of a victim's model: base head and tail, and its own trunk."""
     parts = base_parts(size, victim.texts, "generation", deeper=row.deeper)
     _, trunk, _ = parts.all_here()
     trunk.load_state_dict(victim.parts.all_here()[1].state_dict())
