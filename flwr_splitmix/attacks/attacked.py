@@ -236,7 +236,7 @@ class Attacked:
         parts: list[Pictures] = []
         clients: list[int] = []
         for client, data in self.vault.data.items():
-            parts.append(_drawn(data, each, rng))
+            parts.append(_draw_pictures(data, each, rng))
             clients += [client] * len(parts[-1])
         return joined(parts).take(slice(0, number)), torch.tensor(clients[:number])
 
@@ -250,7 +250,7 @@ class Attacked:
         return generator(seed, "held-out").permutation(len(self.vault.held_out))
 
 
-def _drawn(data: ImageDataset, number: int, rng: np.random.Generator) -> Pictures:
+def _draw_pictures(data: ImageDataset, number: int, rng: np.random.Generator) -> Pictures:
     return Pictures.of(data, rng.permutation(len(data))[:number])
 
 

@@ -43,10 +43,10 @@ class TableScore:
     def of(self, summary: Mapping[str, Any]) -> float | None:
         """Return the score as shown; None if the run has none."""
         value = self.value(summary)
-        return None if value is None else self.shown(value)
+        return None if value is None else self.in_table_units(value)
 
-    def shown(self, value: float) -> float:
-        """Convert a score from the summary's units to the shown value."""
+    def in_table_units(self, value: float) -> float:
+        """Convert a score from the summary's units to the table's."""
         return self.factor * value
 
 

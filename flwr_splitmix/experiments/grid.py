@@ -15,7 +15,7 @@ from typing import Literal
 
 from flwr_splitmix.experiments.cell_runs import clear, find_runs, held_run, is_complete
 from flwr_splitmix.experiments.cells import Cell
-from flwr_splitmix.experiments.processes import Processes, forked, reason_of
+from flwr_splitmix.experiments.processes import Processes, forking_context, reason_of
 from flwr_splitmix.runs import Run
 
 _LOADED = ("flwr_splitmix.experiments.running", "timm")  # by all cells of images
@@ -103,23 +103,23 @@ def run_grid(
     """
     failures: list[CellProgress] = []
 
-    def tell(progress: CellProgress) -> None:
+    def record(progress: CellProgress) -> None:
         if progress.state == "failed":
             failures.append(progress)
         on_progress(progress)
 
     if jobs > 1:
-        _run_apart(cells, place, jobs, tell)
+        _run_apart(cells, place, jobs, record)
     else:
         for cell in cells:
-            run_one(cell, place, tell)
+            run_one(cell, place, record)
     return failures
 
 
-def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
+def run_one(cell: Cell, place: Workplace, on_progress: OnProgress) -> None:
     """Run one cell in this process and report its progress.
 
-    A failure is reported, not raised; only interrupts, and what `tell` raises, are raised.
+    A failure is reported, not raised; only interrupts, and errors of `on_progress`, are raised.
     """
     from flwr_splitmix.device import pick_device
     from flwr_splitmix.events import RoundDone
@@ -132,13 +132,13 @@ def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
         nonlocal top1
         if event.evaluation is not None:
             top1 = event.evaluation.accuracy
-        tell(CellProgress(cell, "round", event.server_round, top1))
+        on_progress(CellProgress(cell, "round", event.server_round, top1))
 
     try:
         with held_run(cell, place.home, place.source) as run:
             if not is_complete(run):  # another process may have finished it
                 rounds = max(run.checkpoints.rounds(), default=0)
-                tell(CellProgress(cell, "begun", rounds))
+                on_progress(CellProgress(cell, "begun", rounds))
                 try:
                     with (
                         log_to(run.path / "log.txt"),
@@ -153,9 +153,9 @@ def run_one(cell: Cell, place: Workplace, tell: OnProgress) -> None:
     except _ReceiverGoneError:
         raise
     except Exception as error:
-        tell(CellProgress(cell, "failed", reason=reason_of(error)))
+        on_progress(CellProgress(cell, "failed", reason=reason_of(error)))
     else:
-        tell(CellProgress(cell, "done", cell.recipe.epochs, top1))
+        on_progress(CellProgress(cell, "done", cell.recipe.epochs, top1))
 
 
 def _top1(run: Run) -> float | None:
@@ -185,9 +185,9 @@ def log_to(file: Path) -> Iterator[None]:
         handler.close()
 
 
-def _run_apart(cells: Sequence[Cell], place: Workplace, jobs: int, tell: OnProgress) -> None:
+def _run_apart(cells: Sequence[Cell], place: Workplace, jobs: int, on_progress: OnProgress) -> None:
     processes = Processes[Cell, CellProgress](
-        forked(_LOADED),
+        forking_context(_LOADED),
         partial(_work, place),
         ended=lambda progress: progress.state in ("done", "failed"),
         died=lambda cell, reason: CellProgress(cell, "failed", reason=reason),
@@ -199,7 +199,7 @@ def _run_apart(cells: Sequence[Cell], place: Workplace, jobs: int, tell: OnProgr
             while waiting and len(processes) < jobs:
                 processes.start(waiting.popleft())
             for progress in processes.wait():
-                tell(progress)
+                on_progress(progress)
     finally:
         processes.stop()
 
@@ -213,14 +213,14 @@ def _work(place: Workplace, cell: Cell, connection: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     torch.set_num_threads(1)
 
-    def tell(progress: CellProgress) -> None:
+    def on_progress(progress: CellProgress) -> None:
         try:
             connection.send(progress)
         except ConnectionError as error:
             raise _ReceiverGoneError from error
 
     with contextlib.suppress(KeyboardInterrupt, _ReceiverGoneError):
-        run_one(cell, place, tell)
+        run_one(cell, place, on_progress)
 
 
 class _ReceiverGoneError(Exception):

@@ -17,7 +17,7 @@ Work = TypeVar("Work")
 Report = TypeVar("Report")
 
 
-def forked(modules: Sequence[str]) -> BaseContext:
+def forking_context(modules: Sequence[str]) -> BaseContext:
     """Return the start method of processes that are forked from one that imported modules.
 
     They start fast, and share neither threads nor a GPU with each other or with this process.

@@ -228,7 +228,9 @@ def _line(
 
 
 def _values(score: TableScore, measured: Sequence[CellResult]) -> tuple[float, ...]:
-    return tuple(score.shown(one.scores[score.key]) for one in measured if score.key in one.scores)
+    return tuple(
+        score.in_table_units(one.scores[score.key]) for one in measured if score.key in one.scores
+    )
 
 
 def _claims(experiment: Experiment, lines: Sequence[TableLine], dataset: str) -> Iterator[Claim]:

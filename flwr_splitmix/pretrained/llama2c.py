@@ -211,12 +211,12 @@ def _pieces(data: bytes, count: int) -> Iterator[tuple[str, float]]:
         if length < 0 or len(text) < length:
             raise ValueError(f"the tokenizer's piece {number} is cut off")
         place += length
-        yield _named(number, text.decode("utf-8")), score
+        yield _piece_name(number, text.decode("utf-8")), score
     if place != len(data):
         raise ValueError(f"{len(data) - place} bytes follow the tokenizer's {count} pieces")
 
 
-def _named(number: int, text: str) -> str:
+def _piece_name(number: int, text: str) -> str:
     """Return a piece in SentencePiece's notation; older files have characters for bytes."""
     if number < _SPECIAL:
         return text.strip("\n")

@@ -108,10 +108,10 @@ def check_same_tensors(
     if not worst <= tolerance:
         raise AssertionError(
             f"{subject}: {where} differs by {worst:.3g}; at most {tolerance:.3g} is allowed "
-            f"(expected {_shown(expected[where])}, found {_shown(actual[where])})"
+            f"(expected {_first_numbers(expected[where])}, found {_first_numbers(actual[where])})"
         )
 
 
-def _shown(tensor: Tensor) -> str:
+def _first_numbers(tensor: Tensor) -> str:
     numbers = ", ".join(f"{x:.6g}" for x in tensor.detach().flatten()[:4].tolist())
     return f"[{numbers}{', ...' if tensor.numel() > 4 else ''}]"

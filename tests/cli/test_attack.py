@@ -22,7 +22,7 @@ from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.attacks.running.request import AttackRequest
-from flwr_splitmix.cli.attack.images import _public
+from flwr_splitmix.cli.attack.images import _public_images
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.attack_recording import attacks_dir, recording_of, trace_dir, write_facts
 from tests.apps import vision_fit
@@ -339,7 +339,7 @@ def test_public_images_are_drawn_from_all_classes_and_none_is_a_clients(
                 picture.save(folder / split / name / f"{number:03}.png")
     case = attacked.case("server", trained=8, held_out=8)
     request = AttackRequest(attack="linear", adversary="server", victims=8, public=str(folder))
-    drawn = _public(request, attacked, case, 60)
+    drawn = _public_images(request, attacked, case, 60)
     assert len(drawn) == 60
     assert len(drawn.without(client_pictures)) == 60
     first = others.without(case.truth.pictures).take(slice(0, 60))

@@ -97,7 +97,7 @@ class Attribute(Attack):
             raise NotApplicable(f"the attack {self.name!r} needs public images, and there are none")
         pictures = public.fitted(knowledge.image_shape)
         self._subspaces = [*client_subspaces(view, pictures, self.budget).values()]
-        if self._told_apart(view, pictures):
+        if self._are_distinguishable(view, pictures):
             return
         self._subspaces = []
         judges, others = set_apart(pictures, JUDGES, self.seed)
@@ -130,7 +130,7 @@ class Attribute(Attack):
         if right > _share_right(lambda each: self._learned(reader, each.tokens, view)[0], mixtures):
             self._joint, self._reader = joint, None
 
-    def _told_apart(self, view: View, public: Pictures) -> bool:
+    def _are_distinguishable(self, view: View, public: Pictures) -> bool:
         """Return whether the subspaces reveal the owners in public mixtures."""
         if len(self._subspaces) < 2:
             return False

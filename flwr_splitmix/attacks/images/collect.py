@@ -153,7 +153,7 @@ def near_enough(view: View, public: Pictures, seed: int) -> float | None:
     """
     rng = np.random.default_rng(seed)
     drawn = public.take(slice(0, min(len(public), 128)))
-    first, second = (_released(view, drawn, rng) for _ in range(2))
+    first, second = (_release_images(view, drawn, rng) for _ in range(2))
     prefix = view.knowledge.geometry.prefix
     apart = distances(
         first.tokens[:, prefix:], _mask(first), second.tokens[:, prefix:], _mask(second)
@@ -189,7 +189,7 @@ def united_examples(
         order = rng.permutation(len(public))
         for start in range(0, len(order) - batch + 1, batch):
             drawn = public.take(order[start : start + batch])
-            examples = [_released(view, drawn, rng, lower) for _ in range(releases)]
+            examples = [_release_images(view, drawn, rng, lower) for _ in range(releases)]
             masks = torch.stack([_mask(each) for each in examples])
             united, coverage = unite(torch.stack([each.tokens for each in examples]), masks)
             noise = [each.noise for each in examples if each.noise is not None]
@@ -203,7 +203,7 @@ def united_examples(
             )
 
 
-def _released(
+def _release_images(
     view: View, drawn: Pictures, rng: np.random.Generator, lower: nn.Module | None = None
 ) -> Example:
     """Release every image once; the rows are in the images' order."""

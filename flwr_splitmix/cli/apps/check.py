@@ -172,8 +172,8 @@ def print_findings(report: Report, out: Console) -> None:
 
 def _print_advice(advice: Advice, out: Console) -> None:
     setting = advice.setting
-    out.print(f"\nSteps are predicted for {_words(setting, advice.measured)}.")
-    shown = [cut for cut in advice.cuts if cut.default] if _many(advice) else advice.cuts
+    out.print(f"\nSteps are predicted for {_setting_in_words(setting, advice.measured)}.")
+    shown = [cut for cut in advice.cuts if cut.default] if _has_many_cuts(advice) else advice.cuts
     listing = table(
         "cut", ">parameters", ">memory", ">multiply-adds", ">up", ">down", ">step",
         title="\nat each client, in a step of one batch (* is the configured cut)",
@@ -183,13 +183,13 @@ def _print_advice(advice: Advice, out: Console) -> None:
             (cut.cut_at or "the strategy's own") + (" *" if cut.default else ""),
             f"{cut.client_parameters:,}",
             data_size(cut.client_memory_bytes),
-            _scaled(cut.client_macs),
+            _si(cut.client_macs),
             data_size(cut.uplink_bytes),
             data_size(cut.downlink_bytes),
             seconds(cut.step_s),
         )
     out.print(listing)
-    if _many(advice):
+    if _has_many_cuts(advice):
         out.print(f"({counted(len(advice.cuts), 'cut')} in all: --format json has them)")
     if advice.methods:
         listing = table(
@@ -208,26 +208,26 @@ def _print_advice(advice: Advice, out: Console) -> None:
         out.print(f"note: {remark}")
 
 
-def _many(advice: Advice) -> bool:
+def _has_many_cuts(advice: Advice) -> bool:
     return len(advice.cuts) > _MAX_CUTS
 
 
-def _words(setting: Setting, measured: Any) -> str:
-    def said(name: str, value: str) -> str:
+def _setting_in_words(setting: Setting, measured: Any) -> str:
+    def with_origin(name: str, value: str) -> str:
         return f"{value} (measured here)" if name in measured else value
 
     return ", ".join(
         (
-            f"uplink {said('uplink', bits(setting.uplink))}",
-            f"downlink {said('downlink', bits(setting.downlink))}",
-            f"round trip {said('rtt', seconds(setting.rtt))}",
-            f"clients {said('client_flops', _scaled(setting.client_flops) + 'FLOP/s')}",
-            f"server {said('server_flops', _scaled(setting.server_flops) + 'FLOP/s')}",
+            f"uplink {with_origin('uplink', bits(setting.uplink))}",
+            f"downlink {with_origin('downlink', bits(setting.downlink))}",
+            f"round trip {with_origin('rtt', seconds(setting.rtt))}",
+            f"clients {with_origin('client_flops', _si(setting.client_flops) + 'FLOP/s')}",
+            f"server {with_origin('server_flops', _si(setting.server_flops) + 'FLOP/s')}",
         )
     )
 
 
-def _scaled(value: float) -> str:
+def _si(value: float) -> str:
     """Return a number with three digits and an SI prefix: "12.3 G"."""
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
@@ -237,7 +237,7 @@ def _scaled(value: float) -> str:
 
 def bits(value: float) -> str:
     """Return bits per second as "20 Mbit/s"."""
-    return f"{_scaled(value)}bit/s"
+    return f"{_si(value)}bit/s"
 
 
 def seconds(value: float) -> str:

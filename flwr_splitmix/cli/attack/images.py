@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from flwr_splitmix.cli.attack.victims import tell_of_fewer
+from flwr_splitmix.cli.attack.victims import note_fewer_victims
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.attack_recording import recording_of
 from flwr_splitmix.words import counted
@@ -40,17 +40,17 @@ def attack_images(
     kind = attack_named(request.attack)
     attacked = attacked_run(opened)
     case = image_case(attacked, kind, request)
-    for remark in remarks_on(attacked, case, _assumed):
+    for remark in remarks_on(attacked, case, _assume_options):
         typer.echo(f"note: {remark}", err=True)
     _check_victims(opened, case, request.victims, recorded=kind.goal != "membership")
     spent = budget()
-    images = _public(request, attacked, case, PUBLIC[spent.scale])
+    images = _public_images(request, attacked, case, PUBLIC[spent.scale])
     return run_on_images(
-        kind, case, images, spent, request, classifier=attacked.classify, assume=_assumed
+        kind, case, images, spent, request, classifier=attacked.classify, assume=_assume_options
     )
 
 
-def _assumed(segments: Sequence[str]) -> str:
+def _assume_options(segments: Sequence[str]) -> str:
     return " ".join(f"--assume {name}" for name in segments)
 
 
@@ -76,10 +76,10 @@ def _check_victims(opened: Run, case: Case, victims: int, *, recorded: bool) -> 
             f"none of the {counted(steps, 'recorded step')} of run {opened.id} can be read, so "
             'there is nothing to attack: record a run anew with --run-config "record-attacks=true"'
         )
-    tell_of_fewer(victims, trained, held_out, "image")
+    note_fewer_victims(victims, trained, held_out, "image")
 
 
-def _public(request: AttackRequest, attacked: Attacked, case: Case, most: int) -> Pictures:
+def _public_images(request: AttackRequest, attacked: Attacked, case: Case, most: int) -> Pictures:
     """Return the attacker's own images, drawn by the seed: no victims, and none of the clients'.
 
     Raises

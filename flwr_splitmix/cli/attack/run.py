@@ -138,12 +138,12 @@ def run_attack(
         client=client,
     )
     with budgets(scale.value, seconds, device) as budget:
-        result = _attacked(opened, kind, request, budget)
+        result = _attack_by_kind(opened, kind, request, budget)
     _print(opened, result, scale, as_json=format is ScoreFormat.json)
     _keep(opened, result, recorded=recorded)
 
 
-def _attacked(
+def _attack_by_kind(
     opened: Run, kind: Kind, request: AttackRequest, budget: Callable[[], Budget]
 ) -> AttackResult:
     """Attack a run of a kind, and return the result.

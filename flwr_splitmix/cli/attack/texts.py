@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from flwr_splitmix.cli.attack.victims import tell_of_fewer
+from flwr_splitmix.cli.attack.victims import note_fewer_victims
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.words import counted
 
@@ -45,9 +45,9 @@ def attack_texts(opened: Run, request: AttackRequest, budget: Callable[[], Budge
     request = replace(request, client=attacked.client)
     case = attacked.case(request.victims, seed=request.seed)
     trained = sum(case.trained)
-    tell_of_fewer(request.victims, trained, len(case.trained) - trained, "text")
+    note_fewer_victims(request.victims, trained, len(case.trained) - trained, "text")
     spent = replace(budget(), device=torch.device("cpu"))
-    texts = _public(attacked, request, PUBLIC[spent.scale])
+    texts = _public_texts(attacked, request, PUBLIC[spent.scale])
     decode = tokenizer_of(attacked.config).decode
     result = run_on_texts(kind, case, texts, spent, request, decode)
     if len(result.rows) < len(case.origins):
@@ -59,7 +59,7 @@ def attack_texts(opened: Run, request: AttackRequest, budget: Callable[[], Budge
     return result
 
 
-def _public(attacked: AttackedTexts, request: AttackRequest, most: int) -> list[Tensor]:
+def _public_texts(attacked: AttackedTexts, request: AttackRequest, most: int) -> list[Tensor]:
     """Return the attacker's own texts as tokens: the run's public ones, or others.
 
     Raises

@@ -7,7 +7,7 @@ import typer
 from flwr_splitmix.words import counted
 
 
-def tell_of_fewer(requested: int, trained: int, held_out: int, noun: str) -> None:
+def note_fewer_victims(requested: int, trained: int, held_out: int, noun: str) -> None:
     """Print how many victims (`noun`) there are of each kind, if fewer than `requested`."""
     counts = {"training": trained, "held-out": held_out}
     if few := [f"{count} {kind}" for kind, count in counts.items() if count < requested]:

@@ -55,14 +55,14 @@ def export(
                 f"{folder} cannot be written ({error.strerror}); choose a folder on a disk with "
                 "room"
             ) from error
-        hint = "; give the folder of the run's app with --app" if _lacks(error) else ""
+        hint = "; give the folder of the run's app with --app" if _is_missing_key(error) else ""
         raise RunError(f"{error}{hint}") from error
     whose = "" if client is None else f", with the segment of client {client}"
     typer.echo(f"{folder}: run {opened.id} after round {facts['round']}{whose}")
-    typer.echo(_loading(facts))
+    typer.echo(_how_to_load(facts))
 
 
-def _lacks(error: Exception) -> bool:
+def _is_missing_key(error: Exception) -> bool:
     return str(error).startswith("run-config lacks")
 
 
@@ -77,7 +77,7 @@ def _defaults(app: Path) -> dict[str, Any]:
     return config
 
 
-def _loading(facts: dict[str, Any]) -> str:
+def _how_to_load(facts: dict[str, Any]) -> str:
     if facts["kind"] == "language":
         return "load it with transformers' from_pretrained"
     if facts["timm"]:

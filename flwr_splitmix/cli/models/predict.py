@@ -89,9 +89,9 @@ def predict(
     names = [text] if text is not None else [str(image) for image in images or ()]
     if as_json:
         pairs = zip(names, predictions, strict=True)
-        typer.echo(strict_json([_described(name, classes[:top]) for name, classes in pairs]))
+        typer.echo(strict_json([_as_json(name, classes[:top]) for name, classes in pairs]))
     else:
-        shown = names if text is None else [_shortened(text)]
+        shown = names if text is None else [_beginning_of(text)]
         console().print(_classes_table(shown, predictions, top or _TOP))
 
 
@@ -112,11 +112,11 @@ def _classes_table(names: Sequence[str], predictions: Sequence[Sequence[Likely]]
     return listing
 
 
-def _shortened(text: str) -> str:
+def _beginning_of(text: str) -> str:
     """Return the beginning of a text, in one line, with an ellipsis if it is longer."""
     line = " ".join(text.split())
     return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 4].rstrip()} ..."
 
 
-def _described(name: str, classes: Sequence[Likely]) -> dict[str, Any]:
+def _as_json(name: str, classes: Sequence[Likely]) -> dict[str, Any]:
     return {"input": name, "classes": {likely.name: likely.probability for likely in classes}}

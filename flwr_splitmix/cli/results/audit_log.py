@@ -21,14 +21,14 @@ _SEGMENT = "lower-segment."
 _EVALUATIONS = ("federated", "benchmark")
 """Kinds of evaluations that send test data: the node's own, and those of the benchmark."""
 
-_EVERY: dict[str, Any] = {"time": int | float, "run": str, "round": int, "exchange": str}
-_SOME: dict[str, Any] = {
+_REQUIRED_KEYS: dict[str, Any] = {"time": int | float, "run": str, "round": int, "exchange": str}
+_OPTIONAL_KEYS: dict[str, Any] = {
     "sent": list, "bytes": int, "epsilon": int | float | str | None, "refused": str, "to": str,
     "kind": str, "start": int, "stop": int,
 }  # fmt: skip
 """Types of the keys that every line has, and of those that some lines have."""
 
-_MOST = {
+_MAX_VALUES = {
     "time": 2**37, "bytes": 2**53, "epsilon": sys.float_info.max, "start": 2**53, "stop": 2**53,
 }  # fmt: skip
 """Largest numbers; the time is in seconds, of the year 6325. The round comes from a message."""
@@ -42,7 +42,7 @@ def audit_log(
     ] = "table",
 ) -> None:
     """Verify and print a node's audit log; a changed line is an error."""
-    entries = _verified(path)
+    entries = _checked_lines(path)
     if output == "table":
         _print_summary(entries)
         return
@@ -52,7 +52,7 @@ def audit_log(
         fail(f"{path} cannot be printed: it is nested too deeply")
 
 
-def _verified(path: Path) -> list[dict[str, Any]]:
+def _checked_lines(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a node's audit log; end the command if they are not."""
     from flwr_splitmix.privacy.journal import JournalError, is_cut, read_journal, reason_of
 
@@ -70,7 +70,7 @@ def _verified(path: Path) -> list[dict[str, Any]]:
         )
         raise typer.Exit(1)
     for number, entry in enumerate(entries, 1):
-        if wrong := _wrong(entry):
+        if wrong := _wrong_key(entry):
             fail(f"line {number} of {path} is not a line of an audit log: its {wrong} cannot be")
     if cut:
         print_sentence(
@@ -112,15 +112,19 @@ def _print_addresses(addressed: list[dict[str, Any]]) -> None:
         print_sentence(f"nothing sent to {address} (rejected)")
 
 
-def _wrong(entry: dict[str, Any]) -> str:
+def _wrong_key(entry: dict[str, Any]) -> str:
     """Return the first key with a value that no node writes; "" if there is none."""
-    for key, kind in {**_EVERY, **_SOME}.items():
-        if key not in entry and key in _SOME:
+    for key, kind in {**_REQUIRED_KEYS, **_OPTIONAL_KEYS}.items():
+        if key not in entry and key in _OPTIONAL_KEYS:
             continue
         value = entry.get(key)
         if not isinstance(value, kind) or isinstance(value, bool):
             return key
-        if key in _MOST and isinstance(value, int | float) and not 0 <= value <= _MOST[key]:
+        if (
+            key in _MAX_VALUES
+            and isinstance(value, int | float)
+            and not 0 <= value <= _MAX_VALUES[key]
+        ):
             return key
     items = entry.get("sent", [])
     if all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in items):

@@ -184,7 +184,7 @@ def _chosen_run_dir(run_dir: Path, project: Project, run_config: list[str], fold
     # As a pair, the option may change what a file of keys has, but not another pair.
     written = [text for text in run_config if "=" in text]
     pairs = read_overrides(written, folder, project.kind)
-    if "run-dir" in pairs and _real(pairs["run-dir"]) != _real(chosen):
+    if "run-dir" in pairs and _real_folder(pairs["run-dir"]) != _real_folder(chosen):
         raise ConfigError(
             f"--run-dir is {chosen!r}, but --run-config has run-dir={pairs['run-dir']!r}; "
             "write one of them"
@@ -270,7 +270,7 @@ def _home(values: dict[str, Any]) -> Path:
     return home_folder(str(values.get("run-dir") or "")).expanduser()
 
 
-def _real(run_dir: Any) -> str:
+def _real_folder(run_dir: Any) -> str:
     """Return the folder of a value of run-dir, however it is written."""
     return os.path.realpath(os.path.expanduser(home_folder(str(run_dir))))
 

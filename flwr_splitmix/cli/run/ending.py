@@ -42,7 +42,7 @@ def end_run(
     from flwr_splitmix.flwr_command import FlwrError
 
     try:
-        status, details = _final(flwr, followed.flower_run)
+        status, details = _final_status(flwr, followed.flower_run)
     except FlwrError as error:
         fail(f"{error}; Flower's log: {followed.log}")
     if expected and status == "finished:completed":
@@ -50,7 +50,7 @@ def end_run(
     _finish(followed, status, details, interrupted, resuming_keys(followed, values))
 
 
-def _final(flwr: Flwr, flower_run: int) -> tuple[str, str]:
+def _final_status(flwr: Flwr, flower_run: int) -> tuple[str, str]:
     """Return the status and its details once the run has ended."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while True:

@@ -21,7 +21,7 @@ PORTS = {
 """Default ports of such a SuperLink, by the environment variables that override them."""
 
 PROGRAM = "flower-superlink"
-_HERE = {"localhost", "127.0.0.1", "::1"}
+_LOOPBACK_HOSTS = {"localhost", "127.0.0.1", "::1"}
 
 
 class SuperLinkError(RuntimeError):
@@ -80,7 +80,7 @@ def read_connection(name: str | None) -> Connection:
         environment variable of `PORTS` is not a port.
     """
     file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
-    connections = _table(_described(file), "superlink", file)
+    connections = _table(_flwr_configuration(file), "superlink", file)
     chosen_name = name or str(connections.get("default", ""))
     if chosen_name == "default":  # the name of the entry that names one
         return Connection(name, False, ())
@@ -89,11 +89,11 @@ def read_connection(name: str | None) -> Connection:
     if address in LOCAL or (not address and "options" in chosen):
         return Connection(name, True, tuple(map(_local_port, PORTS)))
     host, _, port = address.removeprefix("http://").rpartition(":")
-    is_local = host.strip("[]") in _HERE and _is_port(port)
+    is_local = host.strip("[]") in _LOOPBACK_HOSTS and _is_port(port)
     return Connection(name, False, (int(port),) if is_local else ())
 
 
-def _described(file: Path) -> dict[str, Any]:
+def _flwr_configuration(file: Path) -> dict[str, Any]:
     """Return flwr's configuration, or, if there is none, what is needed of flwr's default."""
     local = {"superlink": {"default": "local", "local": {"address": LOCAL[0]}}}
     try:
@@ -157,9 +157,9 @@ def check_environment(connection: Connection) -> str:
             )
         programs = programs_here()
         if listener.programs != programs:
-            raise SuperLinkError(_foreign(connection, listener, programs))
+            raise SuperLinkError(_foreign_message(connection, listener, programs))
         if listener.folder is not None and not listener.folder.exists():
-            raise SuperLinkError(_homeless(connection, listener, listener.folder))
+            raise SuperLinkError(_removed_folder_message(connection, listener, listener.folder))
     return ""
 
 
@@ -168,7 +168,7 @@ def programs_here() -> Path:
     return Path(sys.executable).parent.resolve()
 
 
-def _foreign(connection: Connection, listener: Listener, programs: Path) -> str:
+def _foreign_message(connection: Connection, listener: Listener, programs: Path) -> str:
     theirs = "unknown" if listener.programs is None else listener.programs.parent
     message = (
         f"the SuperLink on port {listener.port} (process {listener.pid}) belongs to another "
@@ -182,7 +182,7 @@ def _foreign(connection: Connection, listener: Listener, programs: Path) -> str:
     )
 
 
-def _homeless(connection: Connection, listener: Listener, folder: Path) -> str:
+def _removed_folder_message(connection: Connection, listener: Listener, folder: Path) -> str:
     end = f"end it (kill {listener.pid})"
     remedy = f"{end}, and flwr starts another one" if connection.local else f"{end} and start it"
     return (

@@ -56,7 +56,7 @@ _OURS = (
 _FORMULAS = "The paper's epsilon: by its Theorem 1 and Corollary 1, as the figure prints no number."
 
 
-def _noised(row: str, variance: float, k: int = 2, *, clipped: bool = True) -> Variant:
+def _noisy_variant(row: str, variance: float, k: int = 2, *, clipped: bool = True) -> Variant:
     """Return a variant with noise of variance `variance` / 255 on smashed data and labels."""
     method, family, places = _METHODS[row]
     sigma = round(math.sqrt(variance / 255), 6)
@@ -84,7 +84,7 @@ def _best(columns: tuple[str, ...]) -> tuple[Ordering, ...]:
 
 def _figure_5a(*, clipped: bool) -> tuple[Entry, ...]:
     return tuple(
-        Entry(row, _at(epsilon), _noised(row, variance, clipped=clipped), epsilon=epsilon)
+        Entry(row, _at(epsilon), _noisy_variant(row, variance, clipped=clipped), epsilon=epsilon)
         for row in _METHODS
         for epsilon, variance in zip(EPSILONS, TABLE_5_VARIANCES[row], strict=True)
     )
@@ -126,7 +126,7 @@ FIGURE_5C = Experiment(
     "accuracy with noise by the size of the mixing group",
     "DP-CutMixSL, Figures 5c and 5d",
     tuple(
-        Entry(row, column, _noised(row, _SHOWN, k), epsilon=_paper_epsilon(row, _SHOWN, k))
+        Entry(row, column, _noisy_variant(row, _SHOWN, k), epsilon=_paper_epsilon(row, _SHOWN, k))
         for row in _METHODS
         for k, column in zip(_WAYS, _K, strict=True)
     ),
@@ -152,7 +152,10 @@ FIGURE_11A = Experiment(
     "DP-CutMixSL, Figures 11a and 11b (appendix D)",
     tuple(
         Entry(
-            row, _over_255(variance), _noised(row, variance), epsilon=_paper_epsilon(row, variance)
+            row,
+            _over_255(variance),
+            _noisy_variant(row, variance),
+            epsilon=_paper_epsilon(row, variance),
         )
         for row in _METHODS
         for variance in _VARIANCES
@@ -167,7 +170,7 @@ TABLE_5 = Experiment(
     "the noise that the paper says an epsilon needs, and the epsilon that it has",
     "DP-CutMixSL, Table 5 (appendix B)",
     tuple(
-        Entry(row, _over_255(variance), _noised(row, variance), epsilon=epsilon)
+        Entry(row, _over_255(variance), _noisy_variant(row, variance), epsilon=epsilon)
         for row, variances in TABLE_5_VARIANCES.items()
         for epsilon, variance in zip(EPSILONS, variances, strict=True)
     ),

@@ -127,7 +127,7 @@ def _entries(
     )
 
 
-def _kept(at: str) -> Ordering:
+def _loses_at_most_slack(at: str) -> Ordering:
     return Ordering((_WHOLE, at), (_MIXED, at), slack=_SLACK)
 
 
@@ -146,7 +146,7 @@ def _classified(track: TextTrack, name: str, *further: Ordering) -> Experiment:
         f"split fine-tuning of a pretrained encoder on {name}: utility",
         f"MixGuard, Table II, rows {name}, utility",
         _entries(track, ENCODER, f"{name} accuracy", _rows(20)),
-        (_kept(ENCODER), *below((_DENOISED,), _MIXED, (ENCODER,)), *further),
+        (_loses_at_most_slack(ENCODER), *below((_DENOISED,), _MIXED, (ENCODER,)), *further),
         f"{_DIFFERENCES}GLUE's dev as the test set, and 20 secret tokens. The paper fine-tunes "
         "Qwen3-1.7B and Llama 3.2-1B; here it is an encoder of six layers, one of them in the "
         "head, one in the tail.",
@@ -174,7 +174,7 @@ def _answered(
         f"split fine-tuning of a decoder on {name}: what it answers",
         f"MixGuard, Table III, rows {name}, utility",
         _entries(track, DECODER, f"{name} {printed or score.split(' (')[0]}", rows),
-        () if printed else (_kept(DECODER),),
+        () if printed else (_loses_at_most_slack(DECODER),),
         f"{_DIFFERENCES}Answers are greedy, token by token, and as long as the scale allows; 40 "
         "secret tokens. The paper fine-tunes Qwen3-1.7B and Llama 3.2-1B; here it is stories15m "
         "at scale cpu, Qwen2.5-Coder-0.5B at scale paper. METEOR is without synonyms."

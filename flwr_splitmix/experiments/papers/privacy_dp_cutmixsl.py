@@ -132,7 +132,7 @@ _SIGMA = 0.2
 _MEMBERS = column("membership", "upper only")
 
 
-def _noised(method: str, k: int) -> Row:
+def _noisy_row(method: str, k: int) -> Row:
     mixing: dict[str, Value] = {} if method == "DPSL" else {"k": k}
     noised_row = row(method, sigma_s=_SIGMA, sigma_y=_SIGMA, **mixing)
     return replace(noised_row, equal_utility=False)
@@ -143,7 +143,7 @@ FIGURE_5B = PrivacyExperiment(
     "membership, by the size of the mixing group",
     "DP-CutMixSL, Figure 5b",
     tuple(
-        PrivacyEntry(name, at, _noised(method, k), _MEMBERS, metric="AUC")
+        PrivacyEntry(name, at, _noisy_row(method, k), _MEMBERS, metric="AUC")
         for name, method in _NOISY.items()
         for k, at in zip(_WAYS, _K, strict=True)
     ),

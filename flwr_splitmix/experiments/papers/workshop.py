@@ -89,7 +89,7 @@ _MECHANISMS: dict[str, tuple[str, Mechanism]] = {
 _DP, _DP_OTHERS, _MIXED = "DP-CutMixSL", ("DP-SL", "DP-MixSL"), ("DP-MixSL", "DP-CutMixSL")
 
 
-def _noised(row: str, variance: float, k: int) -> Variant:
+def _noisy_variant(row: str, variance: float, k: int) -> Variant:
     method, family = _MECHANISMS[row]
     sigma = math.sqrt(variance / 255)
     # Appendix B.2 scales the noise with the numbers: even ratios are 1/k.
@@ -110,7 +110,7 @@ def _entry(row: str, column: str, variance: float, k: int) -> Entry:
     sigma = math.sqrt(variance / 255)
     setting = PaperSetting(sigma_s=sigma, sigma_y=sigma, bound=_BOUND, d_s=_D_S, d_y=_D_Y)
     epsilon = paper_theorem1(_MECHANISMS[row][1], setting, 1 / k)
-    return Entry(row, column, _noised(row, variance, k), epsilon=epsilon)
+    return Entry(row, column, _noisy_variant(row, variance, k), epsilon=epsilon)
 
 
 _VARIANCES = (1.0, 2.0, 4.0, 8.0, 16.0)

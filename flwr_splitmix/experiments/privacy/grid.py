@@ -14,7 +14,7 @@ from typing import Literal
 from flwr_splitmix.experiments.grid import log_to
 from flwr_splitmix.experiments.privacy.cells import Place
 from flwr_splitmix.experiments.privacy.tasks import Task
-from flwr_splitmix.experiments.processes import Processes, forked, reason_of
+from flwr_splitmix.experiments.processes import Processes, forking_context, reason_of
 
 _PATIENCE = 10.0  # seconds for a stopped process to end
 
@@ -101,10 +101,10 @@ def _outcome(task: Task, place: Place) -> TaskProgress:
 
 
 def _run_apart(
-    tasks: Sequence[Task], place: Place, jobs: int, tell: OnProgress
+    tasks: Sequence[Task], place: Place, jobs: int, on_progress: OnProgress
 ) -> list[TaskProgress]:
     processes = Processes[Task, TaskProgress](
-        forked([place.matrix.work, *place.matrix.loads]),
+        forking_context([place.matrix.work, *place.matrix.loads]),
         partial(_work, place),
         ended=lambda progress: True,
         died=lambda task, reason: TaskProgress(task, "failed", reason),
@@ -114,14 +114,14 @@ def _run_apart(
     try:
         while waiting or processes:
             while len(processes) < jobs and (progress := queue.next(waiting)) is not None:
-                tell(progress)
+                on_progress(progress)
                 if progress.state == "begun":
                     processes.start(progress.task)
             if not processes:  # the last tasks failed because of ones that they need
                 continue
             for progress in processes.wait():
                 queue.end(progress)
-                tell(progress)
+                on_progress(progress)
     finally:
         processes.stop()
     return list(queue.failures.values())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flwr_splitmix.experiments.privacy.kinds import Matrix
 from flwr_splitmix.experiments.privacy.results import Result
-from flwr_splitmix.experiments.privacy.tables import number, shown
+from flwr_splitmix.experiments.privacy.tables import number, result_to_show
 
 BOUND = 0.2
 """Share of a text's words below which an attack counts as unsuccessful."""
@@ -25,7 +25,7 @@ def holding(results: Sequence[Result], matrix: Matrix) -> str:
         if {(r.attack, r.adversary) for r in method_results if r.attack != "none"} != attacks:
             continue
         main = [
-            shown([r for r in method_results if (r.attack, r.adversary) == key], matrix)
+            result_to_show([r for r in method_results if (r.attack, r.adversary) == key], matrix)
             for key in attacks
         ]
         counted = [r for r in main if r.passed_gate and r.value is not None]

@@ -67,14 +67,14 @@ class AnyColumn:
         return ""
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """The attack, with its variant: "labels-gradient (norm)"."""
         return f"{self.attack} ({self.variant})" if self.variant else self.attack
 
     @property
     def name(self) -> str:
         """Name in tables: "decoder, server"."""
-        return f"{self.shown}, {self.adversary}"
+        return f"{self.label}, {self.adversary}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ class MatrixFact:
         """Whether it measures how good a method is, and not what it costs."""
         return self.unit in ("percent", "number")
 
-    def said(self, value: float) -> str:
+    def as_text(self, value: float) -> str:
         """Return the value as text for a table."""
         if self.unit == "percent":
             return f"{100 * value:.1f} %"
@@ -188,7 +188,9 @@ class Matrix:
             If there is none.
         """
         if name not in self.rows:
-            raise ExperimentError(f"the matrix has no row {name!r}; {_those(name, self.rows)}")
+            raise ExperimentError(
+                f"the matrix has no row {name!r}; {_known_names(name, self.rows)}"
+            )
         return self.rows[name]
 
     def columns_of(self, attack: str) -> tuple[AnyColumn, ...]:
@@ -202,7 +204,9 @@ class Matrix:
         chosen = tuple(column for column in self.columns if attack in ("", column.attack))
         if not chosen:
             attacks = dict.fromkeys(column.attack for column in self.columns)
-            raise ExperimentError(f"the matrix has no attack {attack!r}; {_those(attack, attacks)}")
+            raise ExperimentError(
+                f"the matrix has no attack {attack!r}; {_known_names(attack, attacks)}"
+            )
         return chosen
 
     def size(self, name: str) -> AnySize:
@@ -218,8 +222,8 @@ class Matrix:
         return self.sizes[name]
 
 
-def _those(name: str, names: Iterable[str]) -> str:
-    """Say which names are known, those that are close to `name` first."""
+def _known_names(name: str, names: Iterable[str]) -> str:
+    """Return a phrase with the known names, those that are close to `name` first."""
     close = close_to(name, names)
     suggestion = f"did you mean {either(close)}? It" if close else "it"
     return f"{suggestion} has {', '.join(names)}"

@@ -15,7 +15,7 @@ from flwr_splitmix.experiments.privacy.holding import holding
 from flwr_splitmix.experiments.privacy.kinds import Matrix
 from flwr_splitmix.experiments.privacy.matrices import IMAGES, MATRICES
 from flwr_splitmix.experiments.privacy.results import Result, results
-from flwr_splitmix.experiments.privacy.tables import number, shown, to_markdown
+from flwr_splitmix.experiments.privacy.tables import number, result_to_show, to_markdown
 
 KINDS = ("matrix", "findings", "holding")
 """Kinds of blocks."""
@@ -75,7 +75,7 @@ def findings(results: Sequence[Result], matrix: Matrix = IMAGES) -> str:
     for method in dict.fromkeys(result.method for result in results):
         method_results = [r for r in results if r.method == method and r.attack != "none"]
         main = [
-            shown([r for r in method_results if (r.attack, r.adversary) == key], matrix)
+            result_to_show([r for r in method_results if (r.attack, r.adversary) == key], matrix)
             for key in dict.fromkeys((r.attack, r.adversary) for r in method_results)
         ]
         sentences = [

@@ -73,7 +73,7 @@ def results(cells: Sequence[MatrixCell], place: Place) -> list[Result]:
     """
     all_results: list[Result] = []
     seeds = sorted({cell.seed for cell in cells})
-    gates = {column: passed(column, seeds, place) for column in {c.column for c in cells}}
+    gates = {column: passes_gate(column, seeds, place) for column in {c.column for c in cells}}
     for row in [
         row for row in place.matrix.rows.values() if any(cell.row == row for cell in cells)
     ]:
@@ -86,7 +86,7 @@ def results(cells: Sequence[MatrixCell], place: Place) -> list[Result]:
     return all_results
 
 
-def passed(column: AnyColumn, seeds: Sequence[int], place: Place) -> bool | None:
+def passes_gate(column: AnyColumn, seeds: Sequence[int], place: Place) -> bool | None:
     """Return whether an attack passes the gate; None if it was not run on any row."""
     matrix = place.matrix
     first = _strength(matrix.rows[matrix.unprotected], column, seeds, place)
@@ -139,7 +139,7 @@ def _of_column(
         return [
             Result(
                 row.name,
-                column.shown,
+                column.label,
                 column.adversary,
                 NOT_APPLICABLE,
                 None,
@@ -154,7 +154,7 @@ def _of_column(
     return [
         Result(
             row.name,
-            column.shown,
+            column.label,
             column.adversary,
             name,
             statistics.fmean(each["value"] for each in judged),

@@ -54,7 +54,7 @@ def some_classes(source: str, classes: tuple[int, ...], folder: Path, image_size
     return str(place)
 
 
-def averaged(case: Case, member: int = 0) -> Case:
+def averaged_case(case: Case, member: int = 0) -> Case:
     """Return the case of a client that receives the mean of all clients' gradients.
 
     Every step has one release, the row-wise mean of the clients' gradients; the origin of a row is

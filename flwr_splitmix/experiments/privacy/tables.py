@@ -70,7 +70,7 @@ def _fact(fact: MatrixFact, result: Result) -> str:
     assert result.value is not None
     assert result.low is not None
     assert result.high is not None
-    mean, low, high = map(fact.said, (result.value, result.low, result.high))
+    mean, low, high = map(fact.as_text, (result.value, result.low, result.high))
     return f"{mean} [{low}, {high}]" if fact.is_score and low != high else mean
 
 
@@ -91,7 +91,7 @@ def _cell(results: Sequence[Result], matrix: Matrix) -> str:
         return NOTHING
     if results[0].metric == NOT_APPLICABLE:
         return "n/a"
-    main = shown(results, matrix)
+    main = result_to_show(results, matrix)
     doubt = "" if main.passed_gate else " (?)"
     if main.stopped_after is not None:
         doubt += " (stopped)"
@@ -99,7 +99,7 @@ def _cell(results: Sequence[Result], matrix: Matrix) -> str:
     return f"{number(main.value)} {between} / {number(main.floor)}{doubt}"
 
 
-def shown(results: Sequence[Result], matrix: Matrix = IMAGES) -> Result:
+def result_to_show(results: Sequence[Result], matrix: Matrix = IMAGES) -> Result:
     """Return the result to show of an attack on a method: that of the first of the metrics."""
     return next((r for name in matrix.metrics for r in results if r.metric == name), results[0])
 

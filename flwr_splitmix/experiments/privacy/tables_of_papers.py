@@ -101,7 +101,9 @@ class AttackScore:
     reason: str = ""
 
 
-def reached(entry: PrivacyEntry, cell: MatrixCell, place: matrix.Place) -> AttackScore | None:
+def score_of_entry(
+    entry: PrivacyEntry, cell: MatrixCell, place: matrix.Place
+) -> AttackScore | None:
     """Read a cell's result in an entry's metric.
 
     Returns
@@ -163,7 +165,7 @@ def all_reached(
     """Read the results of all cells that were run, at each place of a table that has any."""
     at: dict[Place, tuple[AttackScore, ...]] = {entry.place: () for entry in experiment.entries}
     for entry, cell in experiment.cells(place.seeds):
-        if one := reached(entry, cell, place):
+        if one := score_of_entry(entry, cell, place):
             at[entry.place] += (one,)
     return {place: every for place, every in at.items() if every}
 

@@ -26,7 +26,7 @@ from flwr_splitmix.experiments.privacy.kinds import AnyRow
 from flwr_splitmix.experiments.privacy.noise import find_noise, resolved
 from flwr_splitmix.experiments.privacy.rows import EQUAL, ROWS, Row
 from flwr_splitmix.experiments.privacy.sizes import Size
-from flwr_splitmix.experiments.privacy.special import averaged, some_classes
+from flwr_splitmix.experiments.privacy.special import averaged_case, some_classes
 from flwr_splitmix.experiments.privacy.tasks import Outcome, Task
 from flwr_splitmix.experiments.strategies import options_of
 from flwr_splitmix.files.writing import write_json
@@ -79,7 +79,7 @@ def attack_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
         "epochs": attacked.summary["rounds"],
     }
     try:
-        scores = _same(cell, place) or _attack(cell, place, attacked)
+        scores = _server_scores(cell, place) or _attack(cell, place, attacked)
     except NotApplicable as reason:
         write_json(cell.file(place), {**facts, "state": "not applicable", "reason": str(reason)})
         return "not applicable", str(reason)
@@ -103,7 +103,7 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
     kind = _ATTACKS[column.attack]
     case = image_case(attacked, kind, request, trained=column.trained, held_out=column.held_out)
     if column.averaged_gradients:
-        case = averaged(case)
+        case = averaged_case(case)
     result = run_on_images(
         kind,
         case,
@@ -120,7 +120,7 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
     }
 
 
-def _same(cell: MatrixCell, place: Place) -> dict[str, Any] | None:
+def _server_scores(cell: MatrixCell, place: Place) -> dict[str, Any] | None:
     """Return the scores of the server's cell if the upper segment receives the same, else None."""
     column = cell.column
     assert isinstance(column, Column)

@@ -91,7 +91,7 @@ def load_cell_texts(cell: Cell, source: str, tokenizer: Any) -> CellTexts:
         [tokenised(sets.train.subset(part)) for part in parts],
         tokenised(sets.train.subset(np.concatenate(parts))),
         # A generated answer is scored against the complete right one.
-        tokenised(_chosen(sets.test, recipe.test_images), "cut" if sets.classes else "drop"),
+        tokenised(_test_rows(sets.test, recipe.test_images), "cut" if sets.classes else "drop"),
         public_token_set(public, tokenizer, max_length=length),
         len(sets.classes),
         sets.task,
@@ -167,6 +167,6 @@ def _tell_dropped(count: LongTextsCount) -> None:
         log.warning("left out as too long: %d of %s", count.dropped, counted(count.texts, "text"))
 
 
-def _chosen(test: TextRows, texts: int) -> TextRows:
+def _test_rows(test: TextRows, texts: int) -> TextRows:
     chosen = rows_to_test(len(test), texts)
     return test if chosen is None else test.subset(chosen)

@@ -54,7 +54,7 @@ def open_public_pair(
                 f"{', '.join(PUBLIC_CORPORA)}"
             )
     calibration, supports = (
-        _drawn(
+        _draw_texts(
             _made_up(task, name)
             if folder == GENERATED
             else _sentences(folder, name, min_words, max_words),
@@ -87,7 +87,7 @@ def _sentences(folder: str, name: str, min_words: int, max_words: int) -> list[s
     return list(texts)
 
 
-def _drawn(texts: list[str], limit: int, seed: int) -> list[str]:
+def _draw_texts(texts: list[str], limit: int, seed: int) -> list[str]:
     if limit >= len(texts):
         return texts
     return [texts[i] for i in sorted(frozen_generator(seed).permutation(len(texts))[:limit])]

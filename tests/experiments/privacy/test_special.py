@@ -18,7 +18,7 @@ from flwr_splitmix.attacks.release import Origin, Release
 from flwr_splitmix.data import load_images
 from flwr_splitmix.data.images.idx import write_idx
 from flwr_splitmix.experiments.privacy import special
-from flwr_splitmix.experiments.privacy.special import averaged, some_classes
+from flwr_splitmix.experiments.privacy.special import averaged_case, some_classes
 from flwr_splitmix.mixers import NoMixing
 from tests.attacks.images.conftest import Bench
 
@@ -88,14 +88,14 @@ def test_a_member_gets_the_mean_gradient_of_each_step_and_the_other_is_behind_it
         View("server", releases, replace(view.knowledge, upper=torch.nn.Identity())),
         Truth(pictures, torch.ones(4, dtype=torch.bool), origins),
     )
-    averaged_case = averaged(case)
-    (release,) = averaged_case.view.releases
+    averaged = averaged_case(case)
+    (release,) = averaged.view.releases
     assert release.gradient is not None
     assert torch.equal(release.gradient, torch.full((2, 3, 5), 3.0))
     assert not release.smashed.any()
-    assert (release.labels, release.client, averaged_case.view.knowledge.upper) == (
+    assert (release.labels, release.client, averaged.view.knowledge.upper) == (
         None,
         None,
         None,
     )
-    assert averaged_case.truth.origins[0].sources.tolist() == [[2], [3]]
+    assert averaged.truth.origins[0].sources.tolist() == [[2], [3]]

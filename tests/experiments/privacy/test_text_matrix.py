@@ -319,4 +319,4 @@ def test_the_command_runs_cells_in_processes_and_prints_them(tmp_path: Path) -> 
     ],
 )
 def test_facts_are_written_in_their_units(unit: str, value: float, text: str) -> None:
-    assert MatrixFact("key", "metric", "heading", unit).said(value) == text  # type: ignore[arg-type]
+    assert MatrixFact("key", "metric", "heading", unit).as_text(value) == text  # type: ignore[arg-type]

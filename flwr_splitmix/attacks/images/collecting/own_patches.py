@@ -50,7 +50,7 @@ def own_patches(pools: Sequence[Pool]) -> Tensor:
     least = torch.full((len(distinct),), first.shape[0] * n)
     row_counts = torch.zeros(len(distinct), 1 + len(pools[0].companions), dtype=torch.int64)
     for patches, row, companions in pools:
-        same = _same(distinct, patches.flatten(0, 1))
+        same = _are_same(distinct, patches.flatten(0, 1))
         least = torch.minimum(least, same.sum(1))
         row_counts += same.view(len(distinct), -1, n)[:, [row, *companions]].sum(2)
 
@@ -65,12 +65,12 @@ def own_patches(pools: Sequence[Pool]) -> Tensor:
     return distinct[copies[:n]]
 
 
-def _same(some: Tensor, others: Tensor) -> Tensor:
+def _are_same(some: Tensor, others: Tensor) -> Tensor:
     """Return which patches (m, P) are which others (M, P): bool (m, M)."""
     return torch.cdist(some, others, p=torch.inf) < SAME
 
 
 def _distinct(patches: Tensor) -> Tensor:
     """Return patches (M, P) without those that repeat an earlier one."""
-    first = _same(patches, patches).to(torch.uint8).argmax(1)
+    first = _are_same(patches, patches).to(torch.uint8).argmax(1)
     return patches[torch.unique(first)]

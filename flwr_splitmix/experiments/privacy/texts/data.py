@@ -129,8 +129,8 @@ def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
         return TextSet(ids, labels)
 
     rng = np.random.default_rng(seed)
-    train = tokens(_drawn(sets.train, size.fitting_of(task).samples, rng, source))
-    test = tokens(_drawn(sets.test, min(size.test, len(sets.test)), rng, source))
+    train = tokens(_draw_rows(sets.train, size.fitting_of(task).samples, rng, source))
+    test = tokens(_draw_rows(sets.test, min(size.test, len(sets.test)), rng, source))
     supports, needed = size.supports, size.supports + size.public
     if made_up == GENERATED:
         supports = min(supports, MADE_UP[0])
@@ -152,7 +152,7 @@ def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
     )
 
 
-def _drawn(rows: TextRows, number: int, rng: np.random.Generator, source: str) -> TextRows:
+def _draw_rows(rows: TextRows, number: int, rng: np.random.Generator, source: str) -> TextRows:
     if number > len(rows):
         raise DataError(f"{source!r} has {len(rows)} texts; expected {number}")
     order = rng.permutation(len(rows))

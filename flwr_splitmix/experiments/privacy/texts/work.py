@@ -155,7 +155,7 @@ def attack_text_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
 def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any]:
     """Fit the attack on public texts, run it, and score it against the truth."""
     row, size, texts = _resolved(_text_row(cell.row), place), _size(place), victim.texts
-    released = _released(row, size, victim, cell.seed)
+    released = _release_victims(row, size, victim, cell.seed)
     base = known_parts(row, size, victim)
     begin = texts.tokenizer.bos_token_id
     view = TextView(
@@ -205,7 +205,7 @@ def known_parts(row: TextRow, size: TextSize, victim: TextVictim) -> LanguagePar
     return still(parts)
 
 
-def _released(row: TextRow, size: TextSize, victim: TextVictim, seed: int) -> Released:
+def _release_victims(row: TextRow, size: TextSize, victim: TextVictim, seed: int) -> Released:
     """Release the victims as the trained client would in a training step, with gradients."""
     batch, number = row.texts_in_a_step(size.batch), len(victim.texts.victims[0])
     texts, labels = victim.texts.steps(batch)
