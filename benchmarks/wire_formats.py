@@ -36,7 +36,7 @@ from flwr_splitmix.links.link import tensor_bytes
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.strategies import SFL, central_evaluation
 
-POINTS = 0.5
+MAX_LOST_POINTS = 0.5
 """Target: percentage points of top-1 that a format may lose to float32, on average over seeds."""
 
 CLIENTS, SAMPLED = 4, 10
@@ -217,7 +217,7 @@ def measure(formats: Sequence[Formats], size: Size, seeds: int, source: str) -> 
     return {
         "formats": rows,
         "targets": {
-            name: {"at_least": -POINTS, "met": row["points"] >= -POINTS}
+            name: {"at_least": -MAX_LOST_POINTS, "met": row["points"] >= -MAX_LOST_POINTS}
             for name, row in rows.items()
             if name != FLOAT32.name
         },

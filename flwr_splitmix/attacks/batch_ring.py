@@ -17,7 +17,7 @@ from flwr_splitmix.hiding import Hiding, NaiveMix
 
 __all__ = ["BatchRing", "ring_of"]
 
-LOST = 1e-4
+MAX_LOSS_FACTOR = 1e-4
 """Greatest factor of a direction that counts as lost: solving would multiply rounding errors."""
 
 
@@ -35,7 +35,7 @@ class BatchRing:
 
     def loses(self, size: int) -> bool:
         """Return whether a batch of this size cannot be solved in one direction."""
-        return size % 2 == 0 and abs(2 * self.lam - 1) <= LOST
+        return size % 2 == 0 and abs(2 * self.lam - 1) <= MAX_LOSS_FACTOR
 
     def matrix(self, size: int) -> Tensor:
         """Return the coefficients of the messages, float64 (size, size)."""
@@ -56,7 +56,7 @@ class BatchRing:
         it; what is missing is the same for all examples, up to signs that alternate.
         """
         mixtures = messages.detach().cpu().double()
-        inverse = torch.linalg.pinv(self.matrix(len(mixtures)), rtol=LOST)
+        inverse = torch.linalg.pinv(self.matrix(len(mixtures)), rtol=MAX_LOSS_FACTOR)
         solved: Tensor = inverse @ mixtures.flatten(1)
         return solved.reshape(mixtures.shape)
 

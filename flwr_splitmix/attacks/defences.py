@@ -14,7 +14,7 @@ from flwr_splitmix.segments.vision.split_model import LowerSegment, SplitModel
 
 Defence = Literal["none", "blur", "adversarial"]
 
-BLUR = 4
+MIN_BLUR_FACTOR = 4
 """Least factor by which the resolution is reduced: from 32 to 8 pixels."""
 
 BLURRED_SIDE = 16
@@ -139,7 +139,7 @@ class _Opposed(torch.autograd.Function):
 
 def blurred(model: SplitModel) -> SplitModel:
     """Return a model whose clients blur their images, to `BLURRED_SIDE` pixels or fewer."""
-    side = min(model.lower.input_shape[1] // BLUR, BLURRED_SIDE)
+    side = min(model.lower.input_shape[1] // MIN_BLUR_FACTOR, BLURRED_SIDE)
     lower = BlurredLower(model.lower, side)
     return model._replace(lower=cast(LowerSegment, lower))
 

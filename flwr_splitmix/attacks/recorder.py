@@ -40,14 +40,14 @@ log = logging.getLogger("flwr.splitmix")
 
 MAX_CLIENTS = 16
 
-UNWRITTEN = 2
+MAX_UNWRITTEN_STEPS = 2
 """Steps that may wait in memory to be written to disk."""
 
-WARNING = (
+RECORDING_WARNING = (
     "this run RECORDS what its server sees, for attacks: smashed data, labels and gradients are "
     "kept in %s%s"
 )
-FORGET = "; `splitmix attack forget %s` removes them"
+FORGET_HINT = "; `splitmix attack forget %s` removes them"
 
 
 class Recorder(Observer):
@@ -109,8 +109,8 @@ class Recorder(Observer):
         """Warn that the run is recorded."""
         self._first_round, self.first = event.first_round, None
         if self.directory is not None:
-            how = FORGET % event.run_id if event.run_id else ""
-            log.warning(WARNING, self.directory, how)
+            how = FORGET_HINT % event.run_id if event.run_id else ""
+            log.warning(RECORDING_WARNING, self.directory, how)
 
     def on_begin(self, event: RoundBegun) -> None:
         """Keep the lower segment that is sent, and learn where each client is in its data.
@@ -199,7 +199,7 @@ class Recorder(Observer):
         if self.directory is None:
             self._trace.add(step)
             return
-        while len(self._unwritten) >= UNWRITTEN:
+        while len(self._unwritten) >= MAX_UNWRITTEN_STEPS:
             self._unwritten.popleft().result()
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="recorder")

@@ -28,7 +28,7 @@ DROPOUTS = (
     nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
 )  # fmt: skip
 
-EXACT = 0.01
+MAX_EXACT_MISFIT = 0.01
 """Largest misfit, relative to the returned gradients, at which a tail counts as the client's."""
 
 

@@ -18,8 +18,8 @@ from flwr_splitmix.experiments.cells import Cell
 from flwr_splitmix.experiments.processes import Processes, forking_context, reason_of
 from flwr_splitmix.runs import Run
 
-_LOADED = ("flwr_splitmix.experiments.running", "timm")  # by all cells of images
-_PATIENCE = 30.0  # seconds for a stopped process to write its state
+_PRELOADED_MODULES = ("flwr_splitmix.experiments.running", "timm")  # by all cells of images
+_STOP_SECONDS = 30.0  # seconds for a stopped process to write its state
 
 State = Literal["begun", "round", "done", "failed"]
 
@@ -187,11 +187,11 @@ def log_to(file: Path) -> Iterator[None]:
 
 def _run_apart(cells: Sequence[Cell], place: Workplace, jobs: int, on_progress: OnProgress) -> None:
     processes = Processes[Cell, CellProgress](
-        forking_context(_LOADED),
+        forking_context(_PRELOADED_MODULES),
         partial(_work, place),
         ended=lambda progress: progress.state in ("done", "failed"),
         died=lambda cell, reason: CellProgress(cell, "failed", reason=reason),
-        patience=_PATIENCE,
+        patience=_STOP_SECONDS,
     )
     waiting = deque(cells)
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-_AGREE = 1e-5
+_MAX_RELATIVE_ERROR = 1e-5
 """Greatest relative error of a product in float32; bfloat16's is 2e-3."""
 
 
@@ -40,7 +40,7 @@ def fast_products(device: torch.device) -> Iterator[bool]:
     fused = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
     try:
         matmul.fp32_precision = "bf16"
-        precise = _error_of_a_product() < _AGREE
+        precise = _error_of_a_product() < _MAX_RELATIVE_ERROR
         if precise:
             torch.backends.cuda.enable_flash_sdp(False)  # the CPU's, too
         else:

@@ -13,7 +13,7 @@ from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.words import counted, listed
 
-COMPARED = ("loss", "accuracy", "accuracy_spread", "eval_loss", "steps", "clients_alive")
+COMPARED_COLUMNS = ("loss", "accuracy", "accuracy_spread", "eval_loss", "steps", "clients_alive")
 """Columns of a run's rows that must agree."""
 
 
@@ -65,7 +65,7 @@ def check_same_results(a: Results, b: Results, tolerance: float = 0.0) -> None:
             f"one run has {counted(len(a.rows), 'round')}, the other {len(b.rows)}"
         )
     for one, other in zip(a.rows, b.rows, strict=True):
-        for column in COMPARED:
+        for column in COMPARED_COLUMNS:
             x, y = one.get(column), other.get(column)
             same = x == y if x is None or y is None else abs(x - y) <= tolerance
             if not same:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from flwr_splitmix.events import Exchange
 
-ASKED = {"number", "progress", "plan", "part", "parts"}
-DELIVERED = {"number", "part", "gradient", "last"}
+PART_CALL_KEYS = {"number", "progress", "plan", "part", "parts"}
+GRADIENT_CALL_KEYS = {"number", "part", "gradient", "last"}
 """Keys that a call for a part, and a call with a part's gradient, must have."""
 
 
@@ -49,13 +49,15 @@ def join_parts(
     for call, reply in zip(down, up, strict=False):
         call_payload, where = call.payload, f"{law}: client {call.client}"
         if "parts" not in call_payload:
-            if call_payload.keys() != DELIVERED or call_payload["part"] != len(gradients[-1]):
+            if call_payload.keys() != GRADIENT_CALL_KEYS or call_payload["part"] != len(
+                gradients[-1]
+            ):
                 raise AssertionError(f"{where} is sent {sorted(call_payload)}, or out of turn")
             if reply.payload:
                 raise AssertionError(f"{where} replies to a gradient alone")
             gradients[-1].append(call_payload["gradient"])
             continue
-        if call_payload.keys() != ASKED:
+        if call_payload.keys() != PART_CALL_KEYS:
             raise AssertionError(f"{where} is sent {', '.join(sorted(call_payload))}")
         if call_payload["part"] == 0:
             order = {name: call_payload[name] for name in ("number", "progress", "plan")}

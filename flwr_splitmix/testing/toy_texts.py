@@ -20,8 +20,8 @@ from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.testing.toy import sgd
 
 VOCABULARY = 23
-SPECIAL = (0, 1)
-LONGEST = 9
+SPECIAL_IDS = (0, 1)
+MAX_LENGTH = 9
 
 
 class ToyHead(nn.Module):
@@ -139,11 +139,11 @@ class TextToy:
             return ToyTail(self.width, self.dropout, classes).double()
 
     def texts(self, place: int, size: int) -> TextSet:
-        """Make `size` labelled texts of 3 to `LONGEST` tokens; labels depend on the tokens."""
+        """Make `size` labelled texts of 3 to `MAX_LENGTH` tokens; labels depend on the tokens."""
         source = torch.Generator().manual_seed(1000 * self.seed + place)
-        lengths = torch.randint(3, LONGEST + 1, (size,), generator=source).tolist()
+        lengths = torch.randint(3, MAX_LENGTH + 1, (size,), generator=source).tolist()
         texts = [
-            torch.randint(len(SPECIAL), VOCABULARY, (length,), generator=source)
+            torch.randint(len(SPECIAL_IDS), VOCABULARY, (length,), generator=source)
             for length in lengths
         ]
         if self.task == "generation":
@@ -174,7 +174,7 @@ class TextToy:
                 *parts,
                 self.texts(20_000, self.examples),
                 vocab_size=VOCABULARY,
-                special_ids=SPECIAL,
+                special_ids=SPECIAL_IDS,
                 options=self.options,
                 test_data=test,
                 **options,
@@ -195,7 +195,7 @@ OPTIONS: dict[str, Any] = {"calibration_epochs": 1, "eta": 20.0}
 def toy_hiding(strategy: str) -> Hiding:
     """Make the hiding of a client of a strategy of the U shape."""
     kind = USHAPE_STRATEGIES[strategy].hiding
-    arguments: dict[str, Any] = {**OPTIONS, "vocab_size": VOCABULARY, "special_ids": SPECIAL}
+    arguments: dict[str, Any] = {**OPTIONS, "vocab_size": VOCABULARY, "special_ids": SPECIAL_IDS}
     if needs_public(kind):
         arguments["public"] = TextToy().texts(20_000, 12)
     return make_hiding(kind, sources_of(arguments))

@@ -25,7 +25,7 @@ from flwr_splitmix.testing.whole import MakeStrategy
 
 LAW = "law 6, the wire carries what it should"
 SEED = 3
-TOLD = {"number", "progress", "gradient", "plan", "last"}
+STEP_CALL_KEYS = {"number", "progress", "gradient", "plan", "last"}
 """Keys that a step's call must have."""
 
 
@@ -196,7 +196,7 @@ def _check_orders(
     """Compare the plans and gradients sent to one client with its own part of the plans."""
     for number, (call, step) in enumerate(zip(calls, steps, strict=False)):
         where = f"{LAW}: step {number}, client {client}"
-        if call.payload.keys() != TOLD:
+        if call.payload.keys() != STEP_CALL_KEYS:
             raise AssertionError(f"{where} is sent {', '.join(sorted(call.payload))}")
         plan = plan_of(step)
         own_shares = [None if share is None else share.to_wire() for share in plan.shares(client)]

@@ -143,7 +143,7 @@ def test_texts_of_a_result_say_which_were_trained_on() -> None:
             lambda g: [g[0], replace(g[1], ids=g[1].ids[1:])],
             r"\(number 1\) with ids \(15,\) of torch.int64; expected an int64 tensor \(16,\), a",
         ),
-        (lambda g: [replace(g[0], ids=g[0].ids.float())], r"ids \(16,\) of torch.float32; needed"),
+        (lambda g: [replace(g[0], ids=g[0].ids.float())], r"ids \(16,\) of torch.float32; exp"),
         (lambda g: [replace(g[0], ids=g[0].ids + WORDS)], "ids from 300 to 300; tokens are from 0"),
         (lambda g: [replace(g[0], confidence=float("nan"))], "a confidence of NaN; it must be a"),
     ],

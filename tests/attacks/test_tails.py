@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from flwr_splitmix import UShapeClient
 from flwr_splitmix.attacks.images.label_leaks.gradient_leaks import regrouped
 from flwr_splitmix.attacks.recording.packing import UShapeStep
-from flwr_splitmix.attacks.tails import EXACT, TailReading, TailReplay, Tails
+from flwr_splitmix.attacks.tails import MAX_EXACT_MISFIT, TailReading, TailReplay, Tails
 from flwr_splitmix.data import ImageDataset, load_images
 from flwr_splitmix.data.batches import batch_indices
 from flwr_splitmix.events import StepDone
@@ -130,7 +130,7 @@ def test_a_tail_is_followed_exactly(images: ImageDataset, lam: float) -> None:
 
 def test_the_wrong_ratio_is_no_fit(images: ImageDataset) -> None:
     _, readings, *_ = replayed(images, strategy=NaiveMixSL, hiding=NaiveMix(0.7), lam=0.5)
-    assert readings[0].misfit > EXACT
+    assert readings[0].misfit > MAX_EXACT_MISFIT
 
 
 @pytest.mark.parametrize("fault", ["dropout", "loss"])
@@ -139,7 +139,7 @@ def test_another_tail_or_loss_is_noticed_and_most_labels_are_read(
 ) -> None:
     options: dict[str, Any] = {"drops": True} if fault == "dropout" else {"client": Smoothing}
     _, readings, gradients, labels = replayed(images, **options)
-    assert readings[0].misfit > EXACT
+    assert readings[0].misfit > MAX_EXACT_MISFIT
     read_labels = torch.cat([reading.labels for reading in readings])
     corrected = regrouped(torch.cat(gradients), read_labels, 10)
     assert float((corrected == torch.cat(labels)).double().mean()) > 0.9
@@ -149,7 +149,7 @@ def test_a_missing_step_is_noticed(images: ImageDataset) -> None:
     replay, readings, _, labels = replayed(images, leave_out=[3])
     assert replay.missing == (1, 4)
     assert max(reading.misfit for reading in readings[:3]) < 1e-3
-    assert readings[3].misfit > EXACT
+    assert readings[3].misfit > MAX_EXACT_MISFIT
     assert right(readings[:3], labels[:3]) == 1
 
 
@@ -160,7 +160,7 @@ def test_weights_that_are_not_known_are_not_replayed(images: ImageDataset) -> No
 
 def test_noise_in_the_tails_steps_hides_no_label(images: ImageDataset) -> None:
     _, readings, gradients, labels = replayed(images, strategy=DPSGDSL, hiding=DPSGD(1.0))
-    assert readings[-1].misfit > EXACT
+    assert readings[-1].misfit > MAX_EXACT_MISFIT
     read_labels = torch.cat([reading.labels for reading in readings])
     corrected = regrouped(torch.cat(gradients), read_labels, 10)
     read = float((corrected == torch.cat(labels)).double().mean())

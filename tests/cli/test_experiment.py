@@ -132,7 +132,7 @@ def test_an_interrupted_grid_says_how_to_go_on(
         (("run", "cutmixsl-table1", "--cells", "RNN"), "'rnn'"),
         (("run", "cutmixsl-table3", "--epochs", "2"), "run as it is: no epochs, no cells"),
         (("show", "cutmixsl-table3", "--epochs", "2"), "run as it is: no epochs, no cells"),
-        (("show", "nothing-like-it"), "there are cutmixsl-fig2, cutmixsl-table1"),
+        (("show", "nothing-like-it"), "available: cutmixsl-fig2, cutmixsl-table1"),
         (("show", "nothing-like-it"), "patch-shuffling-table5-privacy"),
         (("show", "cutmixsl-tabel3"), "did you mean cutmixsl-table3"),
         (("show", "dp-cutmixsl-fig9d"), "did you mean dp-cutmixsl-fig9c"),

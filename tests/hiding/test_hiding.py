@@ -32,7 +32,7 @@ from flwr_splitmix.hiding import mixguard as parts
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.strategies import MixGuard as MixGuardStrategy
 from flwr_splitmix.testing.laws import TextToy, check_same_tensors, sgd
-from flwr_splitmix.testing.toy_texts import SPECIAL, VOCABULARY, text_toy
+from flwr_splitmix.testing.toy_texts import SPECIAL_IDS, VOCABULARY, text_toy
 
 ORDER = Order(0, 7, 1, 1)
 OPTIONS = MixGuardOptions(secret_tokens=2, max_length=32, calibration_epochs=1)
@@ -41,7 +41,7 @@ TOY = TextToy(clients=1, tests=6, options=OPTIONS)
 
 def mixguard(kind: type[MixGuard] = MixGuard) -> MixGuard:
     public = TOY.texts(20_000, TOY.examples)
-    return kind(public, vocab_size=VOCABULARY, special_ids=SPECIAL, options=OPTIONS)
+    return kind(public, vocab_size=VOCABULARY, special_ids=SPECIAL_IDS, options=OPTIONS)
 
 
 TRAINED: dict[str, Any] = {"USplitSL": Hiding, "NaiveMixSL": NaiveMix, "MixGuard": mixguard}

@@ -40,13 +40,13 @@ from flwr_splitmix.attacks.images.networks.transformer import SIZES, TokenTransf
 from flwr_splitmix.attacks.images.separate import require_mixtures
 from flwr_splitmix.attacks.pictures import Pictures
 
-SURE = 0.9
+MIN_CERTAINTY = 0.9
 """Least mean certainty at which distances to subspaces are used; rounding gives about 0.5."""
 
-CLEAR = 0.9
+MIN_MASK_ACCURACY = 0.9
 """If the likeliest masks have as many patches of public mixtures right, nothing is trained."""
 
-JUDGES = 128
+CHOICE_IMAGES = 128
 """Public images on which the attacker bases its choice."""
 
 
@@ -100,17 +100,19 @@ class Attribute(Attack):
         if self._are_distinguishable(view, pictures):
             return
         self._subspaces = []
-        judges, others = set_apart(pictures, JUDGES, self.seed)
+        judges, others = set_apart(pictures, CHOICE_IMAGES, self.seed)
         painter = painter_of(view, others, self.budget)
         joint = None
         if self.setting.get("votes", True):
             joint = joint_parts(view, others, painter, self.budget, self.seed)
-        mixtures = [] if joint is None else whole_releases(view, judges, JUDGES, self.seed + 1)
+        mixtures = (
+            [] if joint is None else whole_releases(view, judges, CHOICE_IMAGES, self.seed + 1)
+        )
         mixtures = [each for each in mixtures if each.images.shape[1] == knowledge.k]
         right = 0.0
         if joint is not None and mixtures:
             right = _share_right(lambda each: joint(each.query()).owners, mixtures)
-            if right >= CLEAR:
+            if right >= MIN_MASK_ACCURACY:
                 self._joint = joint
                 return
         reader = train_reader(
@@ -136,7 +138,7 @@ class Attribute(Attack):
             return False
         example = next(public_examples(view, public, BATCH, self.seed))
         tokens = example.tokens[:, view.knowledge.geometry.prefix :]
-        return float(nearest_subspace(tokens, self._subspaces)[1].mean()) > SURE
+        return float(nearest_subspace(tokens, self._subspaces)[1].mean()) > MIN_CERTAINTY
 
     def run(self, view: View) -> Guess:
         """Guess the owner of each patch."""

@@ -18,7 +18,7 @@ from flwr_splitmix.attacks.images.label_leaks.gradient_leaks import (
 )
 from flwr_splitmix.attacks.images.labels_gradient import gradient_rows
 
-_MOST = {"smoke": 100, "cpu": 1000, "paper": 10_000}
+_MAX_ROWS = {"smoke": 100, "cpu": 1000, "paper": 10_000}
 """Number of newest rows that are clustered, by scale, besides those of known labels."""
 
 
@@ -66,7 +66,7 @@ class LabelsCluster(Attack):
 
     def _rows(self, view: View, hints: Hints) -> tuple[list[tuple[int, int]], Tensor]:
         """Return the newest rows, and those of known labels, which may be older."""
-        most = _MOST[self.budget.scale]
+        most = _MAX_ROWS[self.budget.scale]
         where, parts = gradient_rows(view)
         if not parts:
             if "smashed data" not in view.available:

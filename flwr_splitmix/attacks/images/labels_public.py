@@ -16,10 +16,10 @@ from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Release, Simulated
 from flwr_splitmix.seeding import generator
 
-MOST = {"smoke": 1000, "cpu": 4000, "paper": 10_000}
+MAX_PUBLIC = {"smoke": 1000, "cpu": 4000, "paper": 10_000}
 """Most public images that are used, by scale."""
 
-HELD = 500
+MAX_CHOICE_IMAGES = 500
 """Largest number of public images for the attacker's choice; a quarter if there are few."""
 
 
@@ -52,7 +52,9 @@ class LabelsPublic(Attack):
         """Choose the classifier on public images, as the first client releases them."""
         assert public is not None, "`fit` refuses without public data"
         knowledge = view.knowledge
-        pictures = public.fitted(knowledge.image_shape).take(slice(0, MOST[self.budget.scale]))
+        pictures = public.fitted(knowledge.image_shape).take(
+            slice(0, MAX_PUBLIC[self.budget.scale])
+        )
         several = pictures.labels.dim() > 1 or int(pictures.labels.max()) >= knowledge.num_classes
         if several or int(torch.unique(pictures.labels).numel()) < 2:
             raise NotApplicable(
@@ -81,7 +83,7 @@ class LabelsPublic(Attack):
     def _choose(self, rows: Tensor, labels: Tensor) -> Mapping[str, Any]:
         """Return the way that reads most labels of rows held out."""
         order = torch.from_numpy(generator(self.seed, "held out").permutation(len(rows)))
-        number = min(HELD, len(rows) // 4)
+        number = min(MAX_CHOICE_IMAGES, len(rows) // 4)
         held_out, others = order[:number], order[number:]
         if not number or int(torch.unique(labels[others]).numel()) < 2:
             return WAYS[0]

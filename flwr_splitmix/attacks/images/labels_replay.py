@@ -12,7 +12,7 @@ from torch import Tensor
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import NotApplicable
 from flwr_splitmix.attacks.images.label_leaks.gradient_leaks import regrouped
-from flwr_splitmix.attacks.tails import EXACT, TailReading, TailReplay, Tails
+from flwr_splitmix.attacks.tails import MAX_EXACT_MISFIT, TailReading, TailReplay, Tails
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -60,7 +60,7 @@ class LabelsReplay(Attack):
         for place, reading in self._replayed(tails, replays, attacked):
             server_round, number, client = place
             assert client is not None
-            if reading.misfit > EXACT:
+            if reading.misfit > MAX_EXACT_MISFIT:
                 misfits.setdefault(client, (server_round, number, reading.misfit))
             if place in attacked:
                 read[attacked[place]] = reading
@@ -101,7 +101,7 @@ def _corrected(view: View, read: Mapping[int, TailReading], client: int) -> dict
     releases = [
         release
         for release, reading in read.items()
-        if view.releases[release].client == client and reading.misfit > EXACT
+        if view.releases[release].client == client and reading.misfit > MAX_EXACT_MISFIT
     ]
     gradients = [g for n in releases if (g := view.releases[n].gradient) is not None]
     if not gradients:

@@ -26,14 +26,14 @@ from flwr_splitmix.attacks.images.placing.assignment import assign
 from flwr_splitmix.attacks.images.placing.placing_by_looks import PlacerByLooks
 from flwr_splitmix.attacks.pictures import Pictures
 
-PUBLIC = 2_000
+MAX_PUBLIC = 2_000
 """Most public images: few suffice, as a token's place is linear in its position embedding."""
 
 
-EXACT = 0.99
+SUFFICIENT_ACCURACY = 0.99
 """Part of public patches in place from which nothing else is tried."""
 
-COMPARED = 24
+CHOICE_ROWS = 24
 """Public rows on which the attacker bases its choice."""
 
 Order = Callable[[Query], tuple[Tensor, Tensor]]
@@ -58,8 +58,8 @@ class Reorder(Attack):
         """Regress the slots of public images' tokens."""
         assert public is not None, "`fit` refuses without public data"
         pictures = public.fitted(view.knowledge.image_shape)
-        judges, others = set_apart(pictures, COMPARED * view.knowledge.k, self.seed)
-        rows = min(len(others), PUBLIC, max(64, 4 * ROWS // view.knowledge.geometry.patches))
+        judges, others = set_apart(pictures, CHOICE_ROWS * view.knowledge.k, self.seed)
+        rows = min(len(others), MAX_PUBLIC, max(64, 4 * ROWS // view.knowledge.geometry.patches))
         example = next(public_examples(view, others, rows, self.seed))
         weights, offset = self._regression(example, order_of(example, view), view)
         prefix = view.knowledge.geometry.prefix
@@ -71,9 +71,9 @@ class Reorder(Attack):
             return order, scores.gather(2, order[..., None])[..., 0].mean(1).float()
 
         self._order: Order = regressed
-        releases = whole_releases(view, judges, COMPARED, self.seed + 1)
+        releases = whole_releases(view, judges, CHOICE_ROWS, self.seed + 1)
         alone, looks = in_place(regressed, releases, view), None
-        if alone < EXACT and not self.budget.must_end():
+        if alone < SUFFICIENT_ACCURACY and not self.budget.must_end():
             looks = order_by_looks(view, others, self.budget, self.seed)
         if looks is not None and in_place(looks, releases, view) > alone:
             self._order = looks

@@ -19,13 +19,13 @@ from flwr_splitmix.attacks.images.placing.patch_map import PatchMap
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Release
 
-PUBLIC = 8_000
+MAX_PUBLIC = 8_000
 """Most public images that are used."""
 
-FEWEST = 3
+MIN_LINKED_BATCHES = 3
 """Fewest batches of one image whose patches are compared; fewer have too much else in common."""
 
-LINKED = 16
+MAX_LINKED_BATCHES = 16
 """Most batches of one image whose patches are compared, the newest ones."""
 
 KEPT_BYTES = 2**30
@@ -61,7 +61,7 @@ class Unshuffle(Attack):
         assert public is not None, "`fit` refuses without public data"
         knowledge = view.knowledge
         self.edge = ShuffledEdge.of(knowledge, self.budget.device)
-        pictures = public.fitted(knowledge.image_shape).take(slice(0, PUBLIC))
+        pictures = public.fitted(knowledge.image_shape).take(slice(0, MAX_PUBLIC))
         self.edge.learn_to_undo(view, pictures, self.seed)
         self.reader = self._reader_of(self.edge, pictures, view)
         self._of_image: EdgeReader | None = None
@@ -123,7 +123,7 @@ class Unshuffle(Attack):
 
         batch = self.patches_of(view.releases[0]).float()
 
-        @lru_cache(max(LINKED, KEPT_BYTES // max(1, batch.nbytes)))
+        @lru_cache(max(MAX_LINKED_BATCHES, KEPT_BYTES // max(1, batch.nbytes)))
         def patches_of(number: int) -> Tensor:
             return self.patches_of(view.releases[number]).float()
 
@@ -131,7 +131,7 @@ class Unshuffle(Attack):
         for count, rows in enumerate(groups, start=1):
             if guesses and self.budget.must_end():
                 break
-            patches = own_patches(pools_of(view, rows[-LINKED:], patches_of)).double()
+            patches = own_patches(pools_of(view, rows[-MAX_LINKED_BATCHES:], patches_of)).double()
             newest, row = rows[-1]
             labels = reader.classes_of(view.releases[newest].labels)
             labels = None if labels is None else labels[row : row + 1]
@@ -164,10 +164,10 @@ def pools_of(view: View, rows: Sequence[Row], patches_of: Callable[[int], Tensor
 
 
 def linked_rows(view: View) -> list[list[Row]]:
-    """Return the rows of each image that was in `FEWEST` batches, oldest first, client by client.
+    """Return the rows of each image that was in `MIN_LINKED_BATCHES` batches, by client.
 
-    Rows are linked by ids: empty if none were sent. Releases that hold nothing are left out, and
-    there is nothing if one has too many patches to compare.
+    An image's rows are ordered oldest first, and linked by ids: empty if none were sent. Releases
+    that hold nothing are left out, and there is nothing if one has too many patches to compare.
     """
     sizes = {release.smashed.shape[:2].numel() for release in view.releases}
     if max(sizes, default=0) > MAX_PATCHES:
@@ -175,6 +175,6 @@ def linked_rows(view: View) -> list[list[Row]]:
     groups = []
     for rows in (ids(view.releases) or {}).values():
         full = [(place, row) for place, row in rows if bool(view.releases[place].smashed.any())]
-        if len({place for place, _ in full}) >= FEWEST:
+        if len({place for place, _ in full}) >= MIN_LINKED_BATCHES:
             groups.append(full)
     return sorted(groups, key=lambda rows: str(view.releases[rows[0][0]].client))

@@ -20,7 +20,7 @@ from flwr_splitmix.attacks.scoring.floors import Floors
 from flwr_splitmix.attacks.scoring.image_scores import Classifier
 from flwr_splitmix.attacks.scoring.scores import score_guess
 
-PUBLIC = {"smoke": 200, "cpu": 4000, "paper": 60_000}
+MAX_PUBLIC = {"smoke": 200, "cpu": 4000, "paper": 60_000}
 """Most public images that an attacker gets, by scale."""
 
 UNTRAINED = (

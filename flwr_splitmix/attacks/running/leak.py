@@ -11,12 +11,12 @@ from flwr_splitmix.attacks.catalogue import attack_named, own_attack
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.release import Adversary
 from flwr_splitmix.attacks.running.images import (
-    PUBLIC,
+    MAX_PUBLIC,
     image_case,
     remarks_on,
     run_on_images,
 )
-from flwr_splitmix.attacks.running.request import VICTIMS, AttackRequest
+from flwr_splitmix.attacks.running.request import DEFAULT_VICTIMS, AttackRequest
 from flwr_splitmix.attacks.scoring.intervals import Measure
 
 log = logging.getLogger("flwr.splitmix")
@@ -28,7 +28,7 @@ def measure_leak(
     adversary: Adversary = "server",
     *,
     assume: Sequence[Assumption] = (),
-    victims: int = VICTIMS,
+    victims: int = DEFAULT_VICTIMS,
     budget: Budget | None = None,
     seed: int = 0,
 ) -> list[Measure]:
@@ -68,7 +68,7 @@ def measure_leak(
     case = image_case(system, kind, request)
     for remark in remarks_on(system, case, _assumed):
         log.warning("%s", remark)
-    public = system.public_up_to(PUBLIC[spent.scale], seed)
+    public = system.public_up_to(MAX_PUBLIC[spent.scale], seed)
     result = run_on_images(
         kind, case, public, spent, request, classifier=system.classify, assume=_assumed
     )

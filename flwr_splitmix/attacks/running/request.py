@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flwr_splitmix.attacks.attacked import Assumption
 from flwr_splitmix.attacks.release import Adversary
 
-VICTIMS = 128
+DEFAULT_VICTIMS = 128
 """Training images, and held-out ones, that are attacked if no number is given."""
 
 TEXT_VICTIMS = 4

@@ -10,7 +10,7 @@ from flwr_splitmix.attacks.texts.checked_guesses import checked_guesses
 from flwr_splitmix.attacks.texts.text_case import TextCase
 from flwr_splitmix.attacks.texts.view import PublicTexts, TextAttack
 
-PUBLIC = {"smoke": 100, "cpu": 800, "paper": 8000}
+MAX_PUBLIC = {"smoke": 100, "cpu": 800, "paper": 8000}
 """Most public texts that an attacker gets, by scale."""
 
 

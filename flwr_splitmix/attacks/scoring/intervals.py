@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flwr_splitmix.attacks.scoring.resampling import (
-    FEW,
+    MIN_GROUPS,
     draws,
     mean_interval,
     never_seen,
@@ -25,7 +25,7 @@ MIN_ALLOWED = 10
 
 BY_BATCH = "AUC by batch"
 """Name of the mean over batches of max(AUC, 1 - AUC)."""
-PERMUTED = 400
+PERMUTATIONS = 400
 """Number of permutations of a batch's labels, for the floor of that mean."""
 
 
@@ -118,7 +118,7 @@ def mean_measure(
 
 def _decided(low: float, high: float, floor: float, groups: int) -> tuple[float, float]:
     """Return an interval that reaches the floor if its groups are too few to exclude it."""
-    return (low, high) if groups >= FEW else (min(low, floor), max(high, floor))
+    return (low, high) if groups >= MIN_GROUPS else (min(low, floor), max(high, floor))
 
 
 def curve_measures(
@@ -228,7 +228,9 @@ def batch_curve_measure(
         truth = positive[rows]
         if truth.all() or not truth.any():
             continue
-        labels = np.concatenate([truth[None], rng.permuted(np.tile(truth, (PERMUTED, 1)), axis=1)])
+        labels = np.concatenate(
+            [truth[None], rng.permuted(np.tile(truth, (PERMUTATIONS, 1)), axis=1)]
+        )
         ones, zeros = truth.sum(), (~truth).sum()
         # The Mann-Whitney statistic; equal scores share their mean rank.
         areas = ((labels * rankdata(scores[rows])).sum(1) - ones * (ones + 1) / 2) / (ones * zeros)

@@ -15,7 +15,7 @@ from flwr_splitmix.attacks.recording.vault import Truth
 from flwr_splitmix.attacks.scoring.image_scores import squared_errors
 from flwr_splitmix.seeding import generator
 
-DRAWN = 1000
+DRAWN_GROUPS = 1000
 """Number of groups of public images to which blind guesses are fitted."""
 ROUNDS = 20
 """Number of times that they are assigned anew; pairs of Fashion-MNIST change up to 13 times."""
@@ -89,7 +89,7 @@ def best_blind_images(public: Tensor, guesses: int, victims: int, seed: int) -> 
     float (guesses, C, H, W).
     """
     rng = generator(seed, "blind images", guesses, victims)
-    groups = rng.integers(len(public), size=(DRAWN, victims))
+    groups = rng.integers(len(public), size=(DRAWN_GROUPS, victims))
     first = rng.choice(len(public), guesses, replace=len(public) < guesses)
     centres = public[first].flatten(1)
     for _ in range(ROUNDS):

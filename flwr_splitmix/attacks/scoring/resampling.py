@@ -6,11 +6,11 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
 RESAMPLES = 1000
-FEW = 6
+MIN_GROUPS = 6
 """Least number of groups that can decide: five fair coins all fall alike one time in 16."""
-MANY = 30
+MANY_GROUPS = 30
 """Number of groups from which a percentile interval is wide enough as it is."""
 
 _AT_ONCE = 100
@@ -30,16 +30,16 @@ def tail_of(number: int, sides: int = 1) -> float:
     Parameters
     ----------
     number
-        Number of groups. Below `MANY` they vary less among themselves than their source does, and
-        the tails shrink: "expanded percentiles" (Hesterberg 2015, What teachers should know about
-        the bootstrap, section 4.4).
+        Number of groups. Below `MANY_GROUPS` they vary less among themselves than their source
+        does, and the tails shrink: "expanded percentiles" (Hesterberg 2015, What teachers should
+        know about the bootstrap, section 4.4).
     sides
         Number of sides between which the data have chosen; their errors add up (Bonferroni).
     """
     from scipy.special import ndtr, stdtrit  # an extra
 
-    tail = (1 - LEVEL) / 2 / sides
-    if number >= MANY or number < 2:
+    tail = (1 - CONFIDENCE_LEVEL) / 2 / sides
+    if number >= MANY_GROUPS or number < 2:
         return tail
     return float(ndtr(np.sqrt(number / (number - 1)) * stdtrit(number - 1, tail)))
 
@@ -49,7 +49,7 @@ def never_seen(number: int, sides: int = 1) -> float:
 
     Source: Clopper and Pearson 1934, for outcomes that are all alike.
     """
-    return float(1 - ((1 - LEVEL) / 2 / sides) ** (1 / number))
+    return float(1 - ((1 - CONFIDENCE_LEVEL) / 2 / sides) ** (1 / number))
 
 
 def of_alike(share: float, number: int) -> tuple[float, float]:
@@ -59,7 +59,7 @@ def of_alike(share: float, number: int) -> tuple[float, float]:
     """
     from scipy.special import betaincinv  # an extra
 
-    successes, rest, tail = share * number, (1 - share) * number, (1 - LEVEL) / 2
+    successes, rest, tail = share * number, (1 - share) * number, (1 - CONFIDENCE_LEVEL) / 2
     low = 0.0 if successes <= 0 else float(betaincinv(successes, rest + 1, tail))
     high = 1.0 if rest <= 0 else float(betaincinv(successes + 1, rest, 1 - tail))
     return low, high
@@ -70,7 +70,7 @@ def mean_interval(
 ) -> tuple[float, float]:
     """Return the 95 % percentile interval of a mean, by drawing groups.
 
-    With a group for each of at least `MANY` samples it is SciPy's `bootstrap`.
+    With a group for each of at least `MANY_GROUPS` samples it is SciPy's `bootstrap`.
 
     Parameters
     ----------

@@ -25,10 +25,10 @@ __all__ = ["KeySearch", "Unmixing", "search"]
 DIRECTIONS = 400
 """Random directions that a search starts from."""
 
-STARTS = 12
+CLIMB_STARTS = 12
 """Climbs start from this many of the best directions, no two of which give similar texts."""
 
-CLIMB = 20
+CLIMB_STEPS = 20
 """Steps of a climb: find the nearest states, then the direction that fits them best."""
 
 RIDGE = 1e-6
@@ -148,7 +148,7 @@ def _different(directions: Tensor, fits: Tensor, mixtures: Tensor) -> Tensor:
         if all(_likeness(estimate, other) < NEAR for other in estimates):
             chosen.append(directions[index])
             estimates.append(estimate)
-        if len(chosen) == STARTS:
+        if len(chosen) == CLIMB_STARTS:
             break
     return torch.stack(chosen)
 
@@ -159,7 +159,7 @@ def _climb(directions: Tensor, mixtures: Tensor, bank: Tensor) -> Tensor:
     A step finds the nearest state for every place, then the direction that fits all of these best:
     a least-squares problem with m unknowns. The sum of cosines hardly ever decreases.
     """
-    for _ in range(CLIMB):
+    for _ in range(CLIMB_STEPS):
         estimates = torch.einsum("nm,mtd->ntd", directions, mixtures)
         size = estimates.norm(dim=-1).clamp(min=1e-12)
         cosines = (estimates / size.unsqueeze(-1)).flatten(0, 1) @ bank.T

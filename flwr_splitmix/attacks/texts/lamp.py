@@ -27,10 +27,10 @@ from flwr_splitmix.attacks.texts.view import (
 from flwr_splitmix.segments.language import LanguageParts
 
 STEPS = {"smoke": 30, "cpu": 150, "paper": 600}
-MOVES = {"smoke": 10, "cpu": 100, "paper": 100}
+TRIED_ORDERS = {"smoke": 10, "cpu": 100, "paper": 100}
 """Number of word orders tried each time, by scale."""
 
-EVERY = 30
+STEPS_BETWEEN_TRIALS = 30
 """Steps between two such trials; the last one is after the last step."""
 
 FLUENCY = 0.2
@@ -76,9 +76,9 @@ class Lamp(TextAttack):
         logits: Tensor,
     ) -> Tensor | None:
         """Return the logits in the best of the tried orders; None between trials."""
-        if step % EVERY or len(logits) < 2:
+        if step % STEPS_BETWEEN_TRIALS or len(logits) < 2:
             return None
-        count = MOVES[self.budget.scale]
+        count = TRIED_ORDERS[self.budget.scale]
         orders = torch.stack(
             [torch.arange(len(logits)), *moves(len(logits), count, self.generator)]
         )

@@ -19,7 +19,7 @@ from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.segments.language import LanguageParts
 from flwr_splitmix.storage import load_tensors, save_tensors
 
-LIMIT = 600
+MAX_TEXTS = 600
 """Number of newest texts kept: their heads are nearest to those under attack."""
 
 MAX_NUMBERS = 2**26
@@ -42,7 +42,7 @@ class PublicReleases(Observer):
         The texts, oldest first, on the CPU.
     """
 
-    def __init__(self, limit: int = LIMIT) -> None:
+    def __init__(self, limit: int = MAX_TEXTS) -> None:
         self.releases: deque[PublicRelease] = deque(maxlen=limit)
 
     def on_exchange(self, event: Exchange) -> None:
@@ -77,7 +77,7 @@ def released_again(
 
     Returns
     -------
-    At most `LIMIT` texts, oldest first; none if the client did not calibrate.
+    At most `MAX_TEXTS` texts, oldest first; none if the client did not calibrate.
     """
     newest: list[PublicRelease] = []
     numbers = 0
@@ -87,14 +87,14 @@ def released_again(
             return []
         attached(parts, hiding, client=client, batch_size=batch_size, state=state, seed=seed)
         for number in reversed(hiding.public_batches()[later]):
-            if len(newest) >= LIMIT or numbers >= MAX_NUMBERS:
+            if len(newest) >= MAX_TEXTS or numbers >= MAX_NUMBERS:
                 break
             with torch.no_grad():
                 groups = hiding.public_groups(hiding.obfuscate(hiding.public_batch_of(number)))
             batch = _releases_of([group.outgoing() for group in groups])
             newest += reversed(batch)
             numbers += sum(one.messages.numel() + one.states.numel() for one in batch)
-    return newest[:LIMIT][::-1]
+    return newest[:MAX_TEXTS][::-1]
 
 
 def _releases_of(groups: object) -> list[PublicRelease]:

@@ -24,7 +24,7 @@ __all__ = ["SolveTextBatch"]
 ROUNDS = 2
 """How often all texts of a batch are read to find the direction that its ring loses."""
 
-SILENT = 0.05
+END_LENGTH = 0.05
 """Part of a state's usual length below which a text has ended: nothing else has such states."""
 
 
@@ -75,7 +75,7 @@ class SolveTextBatch(ReaderAttack):
     def _text_states(self, states: Tensor) -> Tensor:
         """Return a text's states (T, d) up to its end."""
         usual = float(self.reader.table.norm(dim=1).median())
-        places = (states.norm(dim=1) > SILENT * usual).nonzero()
+        places = (states.norm(dim=1) > END_LENGTH * usual).nonzero()
         return states[: int(places.max()) + 1] if len(places) else states[:1]
 
     def _states(self, messages: Tensor) -> Tensor:

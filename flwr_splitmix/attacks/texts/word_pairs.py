@@ -15,7 +15,7 @@ __all__ = ["WordPairs"]
 PAIRS, WORDS, ANY = 0.6, 0.3, 0.1
 """Weights of the pairs of public texts, of their words, and of all words alike."""
 
-_KEPT = 512
+_CACHED_WORDS = 512
 """Words whose followers are kept ready."""
 
 
@@ -60,7 +60,7 @@ class WordPairs:
 
     def _row(self, word: int) -> Tensor:
         if word not in self._rows:
-            if len(self._rows) >= _KEPT:
+            if len(self._rows) >= _CACHED_WORDS:
                 self._rows.clear()
             row, following = self._rest.clone(), self._after.get(word)
             if following:

@@ -35,7 +35,12 @@ def attack_images(
     """
     from flwr_splitmix.apps.vision.attacked import attacked_run
     from flwr_splitmix.attacks.catalogue import attack_named
-    from flwr_splitmix.attacks.running.images import PUBLIC, image_case, remarks_on, run_on_images
+    from flwr_splitmix.attacks.running.images import (
+        MAX_PUBLIC,
+        image_case,
+        remarks_on,
+        run_on_images,
+    )
 
     kind = attack_named(request.attack)
     attacked = attacked_run(opened)
@@ -44,7 +49,7 @@ def attack_images(
         typer.echo(f"note: {remark}", err=True)
     _check_victims(opened, case, request.victims, recorded=kind.goal != "membership")
     spent = budget()
-    images = _public_images(request, attacked, case, PUBLIC[spent.scale])
+    images = _public_images(request, attacked, case, MAX_PUBLIC[spent.scale])
     return run_on_images(
         kind, case, images, spent, request, classifier=attacked.classify, assume=_assume_options
     )

@@ -122,7 +122,7 @@ def run_attack(
     if seconds is not None and math.isnan(seconds):  # which min=0 lets pass
         raise typer.BadParameter("nan is not a time", param_hint="--seconds")
     from flwr_splitmix.apps.configuration.project import kind_of_run
-    from flwr_splitmix.attacks.running.request import TEXT_VICTIMS, VICTIMS, AttackRequest
+    from flwr_splitmix.attacks.running.request import DEFAULT_VICTIMS, TEXT_VICTIMS, AttackRequest
 
     opened = select_one(run, run_dir)
     recorded = trace_dir(opened).exists()
@@ -130,7 +130,7 @@ def run_attack(
     request = AttackRequest(
         attack=attack,
         adversary=view.value,
-        victims=victims or (TEXT_VICTIMS if kind == "language" else VICTIMS),
+        victims=victims or (TEXT_VICTIMS if kind == "language" else DEFAULT_VICTIMS),
         assumed=tuple(segment.value for segment in assume or ()),
         repeats=repeats,
         public=public,

@@ -36,7 +36,7 @@ def attack_texts(opened: Run, request: AttackRequest, budget: Callable[[], Budge
     from flwr_splitmix.apps.language.attacked import attacked_texts
     from flwr_splitmix.apps.language.texts import tokenizer_of
     from flwr_splitmix.attacks.catalogue import text_attack_named
-    from flwr_splitmix.attacks.running.texts import PUBLIC, run_on_texts
+    from flwr_splitmix.attacks.running.texts import MAX_PUBLIC, run_on_texts
 
     kind = text_attack_named(request.attack)
     attacked = attacked_texts(opened, request.client)
@@ -47,7 +47,7 @@ def attack_texts(opened: Run, request: AttackRequest, budget: Callable[[], Budge
     trained = sum(case.trained)
     note_fewer_victims(request.victims, trained, len(case.trained) - trained, "text")
     spent = replace(budget(), device=torch.device("cpu"))
-    texts = _public_texts(attacked, request, PUBLIC[spent.scale])
+    texts = _public_texts(attacked, request, MAX_PUBLIC[spent.scale])
     decode = tokenizer_of(attacked.config).decode
     result = run_on_texts(kind, case, texts, spent, request, decode)
     if len(result.rows) < len(case.origins):

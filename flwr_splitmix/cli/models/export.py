@@ -14,7 +14,7 @@ from flwr_splitmix.cli.terminal import RunDirectory, RunName, terminated_as_inte
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.selection import select_one
 
-_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def export(
@@ -50,7 +50,7 @@ def export(
                 opened, folder, client=client, onnx=onnx, force=force, defaults=defaults
             )
     except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in _UNWRITTEN:
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
             raise RunError(
                 f"{folder} cannot be written ({error.strerror}); choose a folder on a disk with "
                 "room"

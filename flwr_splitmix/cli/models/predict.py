@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flwr_splitmix.runs.export.predict import Likely
 
 
-_SHOWN = 60
+_MAX_SHOWN_CHARACTERS = 60
 """Most characters of a text in the table; the JSON has all of it."""
 
 _TOP = 3
@@ -115,7 +115,11 @@ def _classes_table(names: Sequence[str], predictions: Sequence[Sequence[Likely]]
 def _beginning_of(text: str) -> str:
     """Return the beginning of a text, in one line, with an ellipsis if it is longer."""
     line = " ".join(text.split())
-    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 4].rstrip()} ..."
+    return (
+        line
+        if len(line) <= _MAX_SHOWN_CHARACTERS
+        else f"{line[: _MAX_SHOWN_CHARACTERS - 4].rstrip()} ..."
+    )
 
 
 def _as_json(name: str, classes: Sequence[Likely]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flwr_splitmix.experiments.experiment import ordered
-from flwr_splitmix.experiments.privacy.paper_cells import AMOUNTS, PAINTED, row
+from flwr_splitmix.experiments.privacy.paper_cells import AMOUNTS, DECODER_CELLS, row
 from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyEntry, PrivacyExperiment
 
 NOTE = (
@@ -24,7 +24,7 @@ TABLE_3 = PrivacyExperiment(
     "what a decoder makes of smashed data, by what is done to them",
     "CutMixSL, Table 3",
     tuple(
-        PrivacyEntry(name, amount, row(method), PAINTED[amount], paper=value)
+        PrivacyEntry(name, amount, row(method), DECODER_CELLS[amount], paper=value)
         for name, method, values in _ROWS
         for amount, value in zip(AMOUNTS, values, strict=True)
     ),

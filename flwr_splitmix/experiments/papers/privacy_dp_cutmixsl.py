@@ -9,7 +9,7 @@ from itertools import pairwise
 from flwr_splitmix.experiments.cells import Value
 from flwr_splitmix.experiments.experiment import Ordering, below, ordered
 from flwr_splitmix.experiments.papers.privacy_cutmixsl import NOTE
-from flwr_splitmix.experiments.privacy.paper_cells import AMOUNTS, PAINTED, column, row
+from flwr_splitmix.experiments.privacy.paper_cells import AMOUNTS, DECODER_CELLS, column, row
 from flwr_splitmix.experiments.privacy.rows import Row
 from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyEntry, PrivacyExperiment
 
@@ -71,7 +71,7 @@ TABLE_3 = PrivacyExperiment(
             name,
             _at(alpha, k, amount),
             _mixed(name, alpha, k),
-            PAINTED[amount],
+            DECODER_CELLS[amount],
             paper=_VALUES_3[name, _at(alpha, k, amount)],
         )
         for name, *_ in _PRINTED_3
@@ -107,7 +107,7 @@ TABLE_8 = PrivacyExperiment(
     "what a decoder makes of shuffled patches",
     "DP-CutMixSL, Table 8 (appendix)",
     tuple(
-        PrivacyEntry(name, amount, row(method), PAINTED[amount], paper=value)
+        PrivacyEntry(name, amount, row(method), DECODER_CELLS[amount], paper=value)
         for name, method, values in _ROWS_8
         for amount, value in zip(AMOUNTS, values, strict=True)
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flwr_splitmix.experiments.experiment import ordered
 from flwr_splitmix.experiments.papers.privacy_cutmixsl import NOTE
-from flwr_splitmix.experiments.privacy.paper_cells import AMOUNTS, PAINTED, row
+from flwr_splitmix.experiments.privacy.paper_cells import AMOUNTS, DECODER_CELLS, row
 from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyEntry, PrivacyExperiment
 
 _ROWS = (
@@ -19,7 +19,7 @@ TABLE_2 = PrivacyExperiment(
     "what a decoder makes of smashed data, by the way of mixing",
     "DP-CutMix workshop paper, Table 2",
     tuple(
-        PrivacyEntry(name, amount, row(method), PAINTED[amount], paper=value)
+        PrivacyEntry(name, amount, row(method), DECODER_CELLS[amount], paper=value)
         for name, method, values in _ROWS
         for amount, value in zip(AMOUNTS, values, strict=True)
     ),

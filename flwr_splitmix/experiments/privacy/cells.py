@@ -17,7 +17,7 @@ from flwr_splitmix.files.home import home_folder
 from flwr_splitmix.files.json_values import NOT_FINITE
 from flwr_splitmix.runs.damage import damage_of, read_object
 
-_AGAIN = "remove it, and the cell is run again"
+_REMEDY = "remove it, and the cell is run again"
 _CELLS = "cells"
 _SEED = re.compile(r".*-s(\d+)-[0-9a-f]+")
 
@@ -104,8 +104,8 @@ class MatrixCell:
         file = self.file(place)
         if not file.exists():
             return None
-        read = read_object(file, _AGAIN)
-        with damage_of(file, _AGAIN):
+        read = read_object(file, _REMEDY)
+        with damage_of(file, _REMEDY):
             for metric in read.get("metrics", ()):
                 metric |= {name: float(word) for name, word in metric.items() if word in NOT_FINITE}
             _check(read)

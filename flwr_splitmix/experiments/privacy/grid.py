@@ -16,7 +16,7 @@ from flwr_splitmix.experiments.privacy.cells import Place
 from flwr_splitmix.experiments.privacy.tasks import Task
 from flwr_splitmix.experiments.processes import Processes, forking_context, reason_of
 
-_PATIENCE = 10.0  # seconds for a stopped process to end
+_STOP_SECONDS = 10.0  # seconds for a stopped process to end
 
 State = Literal["begun", "done", "not applicable", "failed"]
 
@@ -108,7 +108,7 @@ def _run_apart(
         partial(_work, place),
         ended=lambda progress: True,
         died=lambda task, reason: TaskProgress(task, "failed", reason),
-        patience=_PATIENCE,
+        patience=_STOP_SECONDS,
     )
     waiting, queue = list(tasks), _Queue(tasks)
     try:

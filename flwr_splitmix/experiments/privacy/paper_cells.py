@@ -19,7 +19,7 @@ def column(attack: str, adversary: str, variant: str = "") -> Column:
     )
 
 
-PAINTED = {
+DECODER_CELLS = {
     name: replace(column("decoder", "upper only"), public=part) for name, part in AMOUNTS.items()
 }
 """The papers' decoder on the upper segment's inputs, by amount of public images."""

@@ -24,7 +24,7 @@ from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
 
-PUBLIC = "public_text"
+PUBLIC_FOLDER = "public_text"
 """Name of the folder of public texts, beside the data set's folder."""
 
 _MIN_WORDS = 4
@@ -159,7 +159,7 @@ def _public(cell: Cell, source: str, task: TextTask) -> tuple[Sequence[str], int
 
 
 def _public_folder(source: str) -> str:
-    return str(Path(source).expanduser().resolve().parent / PUBLIC)
+    return str(Path(source).expanduser().resolve().parent / PUBLIC_FOLDER)
 
 
 def _tell_dropped(count: LongTextsCount) -> None:

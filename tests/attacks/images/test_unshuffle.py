@@ -15,7 +15,7 @@ from flwr_splitmix.attacks.images.embedding.patches import to_patches
 from flwr_splitmix.attacks.images.placing.edges import ShuffledEdge, from_where
 from flwr_splitmix.attacks.images.placing.order_free import OrderFree, moments
 from flwr_splitmix.attacks.images.placing.patch_map import PatchMap
-from flwr_splitmix.attacks.images.unshuffle import FEWEST, Unshuffle, linked_rows
+from flwr_splitmix.attacks.images.unshuffle import MIN_LINKED_BATCHES, Unshuffle, linked_rows
 from flwr_splitmix.mixers import FrozenEdge, Mixer, NoMixing, PatchCutMix
 from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle
 from flwr_splitmix.segments.vision.shuffled_edge import split_shuffled_edge
@@ -226,7 +226,7 @@ def test_batches_of_one_image_betray_which_patches_are_its_own(bench: Bench) -> 
     """Ids tell that the same image was in several batches: shuffling across these adds little."""
     mixer = FrozenEdge(needs_whole_batch=True)
     errors = []
-    for times in (1, FEWEST, 4):
+    for times in (1, MIN_LINKED_BATCHES, 4):
         view = bench.view(mixer, lowers=batch_edge(), times=times)
         errors.append(bench.error(bench.attack(Unshuffle(), view), view))
     within = bench.view(EDGE, lowers=edge())
@@ -236,10 +236,12 @@ def test_batches_of_one_image_betray_which_patches_are_its_own(bench: Bench) -> 
 
 
 def test_all_rows_of_a_linked_image_have_one_guess(bench: Bench) -> None:
-    view = bench.view(FrozenEdge(needs_whole_batch=True), lowers=batch_edge(), times=FEWEST)
+    view = bench.view(
+        FrozenEdge(needs_whole_batch=True), lowers=batch_edge(), times=MIN_LINKED_BATCHES
+    )
     guess = bench.attack(Unshuffle(), view)
     place = {where: number for number, where in enumerate(guess.where)}
-    assert len(place) == FEWEST * len(bench.victims)
+    assert len(place) == MIN_LINKED_BATCHES * len(bench.victims)
     groups = linked_rows(view)
     assert len(groups) == len(bench.victims)
     for rows in groups:
@@ -249,11 +251,11 @@ def test_all_rows_of_a_linked_image_have_one_guess(bench: Bench) -> None:
 
 def test_without_ids_or_within_images_no_batches_are_compared(bench: Bench) -> None:
     mixer = FrozenEdge(needs_whole_batch=True)
-    view = bench.view(mixer, lowers=batch_edge(), times=FEWEST)
+    view = bench.view(mixer, lowers=batch_edge(), times=MIN_LINKED_BATCHES)
     bare = replace(view, releases=[replace(release, ids=None) for release in view.releases])
     assert linked_rows(bare) == []
-    assert linked_rows(bench.view(mixer, lowers=batch_edge(), times=FEWEST - 1)) == []
-    once = bench.view(EDGE, lowers=edge(), times=FEWEST)
+    assert linked_rows(bench.view(mixer, lowers=batch_edge(), times=MIN_LINKED_BATCHES - 1)) == []
+    once = bench.view(EDGE, lowers=edge(), times=MIN_LINKED_BATCHES)
     attack = Unshuffle()
     guess = bench.attack(attack, once)
     values = guess.values[: len(bench.victims)]
@@ -261,9 +263,11 @@ def test_without_ids_or_within_images_no_batches_are_compared(bench: Bench) -> N
 
 
 def test_a_spent_budget_still_guesses_all_rows_of_linked_images(bench: Bench) -> None:
-    view = bench.view(FrozenEdge(needs_whole_batch=True), lowers=batch_edge(), times=FEWEST)
+    view = bench.view(
+        FrozenEdge(needs_whole_batch=True), lowers=batch_edge(), times=MIN_LINKED_BATCHES
+    )
     budget = Budget(scale="smoke", seconds=0)
     guess = bench.attack(Unshuffle(), view, budget)
-    assert len(guess.where) == FEWEST * len(bench.victims)
+    assert len(guess.where) == MIN_LINKED_BATCHES * len(bench.victims)
     assert budget.stopped_after is not None
     assert bench.error(guess, view) < bench.floor

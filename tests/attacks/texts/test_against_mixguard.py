@@ -24,7 +24,7 @@ from flwr_splitmix.hiding import MixGuard as MixGuardHiding
 from flwr_splitmix.hiding.mixguard import MixGuardOptions, Mixtures
 from flwr_splitmix.strategies import MixGuard, USplitSL
 from flwr_splitmix.testing.laws import TextToy
-from flwr_splitmix.testing.toy_texts import SPECIAL, VOCABULARY
+from flwr_splitmix.testing.toy_texts import SPECIAL_IDS, VOCABULARY
 
 STEPS = 3
 
@@ -56,7 +56,7 @@ def test_the_gradient_ratio_reads_the_hidden_states(kind: Any, strength: float) 
         secret_tokens=2, max_length=32, calibration_epochs=1, perturbation=kind, strength=strength
     )
     public = TextToy().texts(20_000, 12)
-    hiding = Confessing(public, vocab_size=VOCABULARY, special_ids=SPECIAL, options=options)
+    hiding = Confessing(public, vocab_size=VOCABULARY, special_ids=SPECIAL_IDS, options=options)
     hiding.hidden = []
     toy = TextToy(hiding=lambda: hiding, clients=1, width=24, dropout=0.0)
     recorder = Recorder()

@@ -36,7 +36,7 @@ from flwr_splitmix.mixers import (
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.server.record.same_protection import facts_of_hidings, facts_of_mixer
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
-from flwr_splitmix.testing.toy_texts import SPECIAL, VOCABULARY, TextToy
+from flwr_splitmix.testing.toy_texts import SPECIAL_IDS, VOCABULARY, TextToy
 
 GROUPS: dict[str, Any] = {"regroup": "epoch", "leftover": "skip"}
 NOISE: dict[str, Any] = {
@@ -83,7 +83,8 @@ BY_HAND: dict[Any, dict[str, Any]] = {
     Hiding: {"public": None},
     SnD: {"vocab_size": VOCABULARY, "calibration_rank": 4},
     MixGuard: {
-        "vocab_size": VOCABULARY, "special_ids": SPECIAL, "options": MixGuardOptions(**OF_MIXGUARD)
+        "vocab_size": VOCABULARY, "special_ids": SPECIAL_IDS,
+        "options": MixGuardOptions(**OF_MIXGUARD),
     },
 }  # fmt: skip
 """Options of hidings that have no default, or that only some other values fit."""

@@ -26,7 +26,7 @@ from flwr_splitmix.strategies import PSL
 WARM_UP = 2
 """Steps that are taken but not counted; the first brings no gradient."""
 
-CHOOSING = 2
+CHOICE_STEPS = 2
 """Further ones, where the first steps choose the number of parts."""
 
 app = ServerApp()
@@ -90,7 +90,7 @@ def main(grid: Grid, context: Context) -> None:
     watch = Stopwatch()
     model, nodes = vit(int(config["depth"])), int(config["nodes"])
     pace = Pace(config["straggler"], group_order=config["group-order"])
-    warm_up = WARM_UP + (CHOOSING if config["micro-batches"] == "auto" else 0)
+    warm_up = WARM_UP + (CHOICE_STEPS if config["micro-batches"] == "auto" else 0)
     strategy = PSL(
         model.upper,
         num_classes=CLASSES,

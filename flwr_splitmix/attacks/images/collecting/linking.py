@@ -16,7 +16,7 @@ from flwr_splitmix.mixers.frozen_edge import FrozenEdge
 Row = tuple[int, int]
 """Position of a release in its view, and the row in it."""
 
-MOST = 4_000
+MAX_ROWS = 4_000
 """Number of a client's newest rows that are compared, in all pairs."""
 
 
@@ -26,7 +26,7 @@ def link(view: View, most: int, near: float | None) -> list[list[Row]]:
     Frozen edges send ids of examples, which identify images; rows beyond `most` are left out.
     Otherwise rows of one client are grouped if their distance at the patches that both hold is
     below `near`, nearest first; rows beyond `most` form another group, and rows older than a
-    client's newest `MOST` are left out.
+    client's newest `MAX_ROWS` are left out.
 
     Parameters
     ----------
@@ -86,7 +86,9 @@ def query_of(view: View, rows: Sequence[Row]) -> Query:
 
 def _of_client(view: View, places: Sequence[int], most: int, near: float) -> list[list[Row]]:
     """Group the newest free row with the nearest row of every other release, repeatedly."""
-    newest = [(p, r) for p in reversed(places) for r in range(len(view.releases[p].smashed))][:MOST]
+    newest = [(p, r) for p in reversed(places) for r in range(len(view.releases[p].smashed))][
+        :MAX_ROWS
+    ]
     received = query_of(view, newest)
     masks = received.mask
     assert masks is not None

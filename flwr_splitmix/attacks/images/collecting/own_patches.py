@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-SAME = 1e-3
+MAX_REPEAT_DIFFERENCE = 1e-3
 """Most that a number of a patch, of pixels from 0 to 1, differs when the patch is read again."""
 
 
@@ -60,14 +60,14 @@ def own_patches(pools: Sequence[Pool]) -> Tensor:
         return (others, -at_home, rare) if others else (others, rare, -at_home)
 
     copies = [i for i in sorted(range(len(distinct)), key=turn) for _ in range(int(least[i]))]
-    while len(copies) < n:  # if readings of one patch differ by more than `SAME`
+    while len(copies) < n:  # if readings of one patch differ by more than `MAX_REPEAT_DIFFERENCE`
         copies.append(copies[-1] if copies else 0)
     return distinct[copies[:n]]
 
 
 def _are_same(some: Tensor, others: Tensor) -> Tensor:
     """Return which patches (m, P) are which others (M, P): bool (m, M)."""
-    return torch.cdist(some, others, p=torch.inf) < SAME
+    return torch.cdist(some, others, p=torch.inf) < MAX_REPEAT_DIFFERENCE
 
 
 def _distinct(patches: Tensor) -> Tensor:

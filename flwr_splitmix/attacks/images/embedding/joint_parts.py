@@ -22,7 +22,7 @@ from flwr_splitmix.attacks.images.networks.reading import Paint
 from flwr_splitmix.attacks.images.painting.painter import Painter
 from flwr_splitmix.attacks.pictures import Pictures
 
-REMEMBERED = 64
+MAX_CACHED_MIXTURES = 64
 """Mixtures whose parts are kept while ways to paint them are compared."""
 
 
@@ -89,7 +89,7 @@ def joint_ways(view: View, public: Pictures, budget: Budget, seed: int) -> list[
     if divide is None or painter is None:
         return []
     # The ways differ in what they paint, and ask about the same queries.
-    return painted_ways(view, lru_cache(REMEMBERED)(divide), painter)
+    return painted_ways(view, lru_cache(MAX_CACHED_MIXTURES)(divide), painter)
 
 
 def share_right(owners: Tensor, example: Example) -> float:

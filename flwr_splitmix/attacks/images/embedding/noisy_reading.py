@@ -17,7 +17,7 @@ from flwr_splitmix.attacks.images.linear import Linear, pairs, rows_to_fit, segm
 from flwr_splitmix.attacks.images.networks.example import Query, public_examples
 from flwr_splitmix.attacks.pictures import Pictures
 
-VAGUE = 1e-4
+PRIOR_PRECISION = 1e-4
 """Precision of a pixel's value before its token is seen: so little that it changes nothing."""
 
 
@@ -107,7 +107,9 @@ class TokenModel:
         errors = []
         for kind, level in enumerate(levels):
             weighed = turned / (self.strengths + level)
-            precision = weighed @ turned.T + VAGUE * torch.eye(len(grey), dtype=grey.dtype)
+            precision = weighed @ turned.T + PRIOR_PRECISION * torch.eye(
+                len(grey), dtype=grey.dtype
+            )
             errors.append(torch.cholesky_inverse(torch.linalg.cholesky(precision)))
             same_kind = kinds == kind
             patches[same_kind] = grey + apart[same_kind] @ weighed.T @ errors[-1]

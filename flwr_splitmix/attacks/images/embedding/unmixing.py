@@ -15,7 +15,7 @@ from flwr_splitmix.attacks.images.embedding.subspaces import Subspace
 MAX_COMBINATIONS = 1000
 """Most groups of clients that are tried."""
 
-TRIED = 256
+CHOICE_TOKENS = 256
 """Tokens of a release that are used to choose a group."""
 
 
@@ -69,7 +69,7 @@ class Unmixer:
     def __call__(self, tokens: Tensor) -> Unmixed:
         """Take the rows of one release apart, (b, N, d)."""
         whole = tokens.double().cpu()
-        some = whole[: max(1, TRIED // whole.shape[1])]
+        some = whole[: max(1, CHOICE_TOKENS // whole.shape[1])]
         group = min(self._groups, key=lambda each: each.unexplained(some))
         return group.unmixed(whole)
 

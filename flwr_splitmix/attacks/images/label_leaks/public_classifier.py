@@ -12,7 +12,7 @@ from torch import Tensor
 COMPONENTS = 64
 """Most principal components of the smashed data that are looked at."""
 
-LEAST = 1e-7
+MIN_VARIANCE = 1e-7
 """Least variance of a component, as a fraction of the first one's: smaller ones are rounding."""
 
 WAYS: tuple[Mapping[str, Any], ...] = (
@@ -49,7 +49,7 @@ class PublicClassifier:
         features = self._features(rows)
         self._axes = PCA(min(COMPONENTS, *features.shape), random_state=0).fit(features)
         strengths = self._axes.explained_variance_
-        self._component_count = max(1, int((strengths > LEAST * strengths[0]).sum()))
+        self._component_count = max(1, int((strengths > MIN_VARIANCE * strengths[0]).sum()))
         machine = SVC(C=cost, decision_function_shape="ovr")
         self._machine = make_pipeline(StandardScaler(), machine)
         self._machine.fit(self._components(features), labels.numpy())

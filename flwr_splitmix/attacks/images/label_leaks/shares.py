@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.knowledge import Knowledge
 
-SPREAD = 0.05
+MAX_WEIGHT_ERROR = 0.05
 """By how much a class's weight in a mixture's label may differ from its owners' shares of it."""
 
 MAX_TOGETHER = 8
@@ -71,7 +71,7 @@ def of_parts(labels: Tensor, shares: Tensor) -> Tensor:
         ways = []
         for with_it in _subsets(others):
             sharing = shares[:, [part, *with_it]].sum(1, keepdim=True)
-            apart = (labels - sharing) / SPREAD
+            apart = (labels - sharing) / MAX_WEIGHT_ERROR
             ways.append(-apart.square() / 2)
         likely.append((labels.log() + torch.stack(ways).logsumexp(0)).softmax(1))
     return torch.stack(likely, dim=1)

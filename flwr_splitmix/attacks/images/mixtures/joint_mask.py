@@ -17,10 +17,10 @@ from flwr_splitmix.attacks.images.label_leaks.shares import of_parts
 from flwr_splitmix.attacks.images.mixtures.likelihood import PatchGaussians
 from flwr_splitmix.attacks.images.painting.painter import Painter
 
-STARTS = 32
+START_MASKS = 32
 """Random masks from which pairs of patches are put together."""
 
-FOLLOWED = 5
+REFINED_MASKS = 5
 """The best of these are followed with the likelihood of whole images."""
 
 TURNS = 200
@@ -134,8 +134,8 @@ def _starts(alike: Tensor, members: int, seed: int) -> list[Tensor]:
     """Return the best masks, int64 (N,), under which pairs (N, N) of one member are likely."""
     places = len(alike)
     random = torch.Generator().manual_seed(seed)
-    owners = torch.randint(members, (STARTS, places), generator=random)
-    rows = torch.arange(STARTS)
+    owners = torch.randint(members, (START_MASKS, places), generator=random)
+    rows = torch.arange(START_MASKS)
     for _ in range(TURNS):
         membership = F.one_hot(owners, members).to(alike)
         with_each = alike @ membership  # (STARTS, N, k)
@@ -153,7 +153,7 @@ def _starts(alike: Tensor, members: int, seed: int) -> list[Tensor]:
                 for o in distinct]  # fmt: skip
         if not any(bool(((each > 0).sum(1) <= 1).all()) for each in same):
             distinct.append(owners[start])
-        if len(distinct) == FOLLOWED:
+        if len(distinct) == REFINED_MASKS:
             break
     return distinct
 

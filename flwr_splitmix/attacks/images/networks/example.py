@@ -17,7 +17,7 @@ from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Release, Simulated
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge
 
-TOGETHER = 512
+IMAGES_AT_ONCE = 512
 """Public images that are released at once."""
 
 SMALL_BATCH = 16
@@ -195,8 +195,8 @@ def public_examples(
     waiting: list[Example] = []
     while True:
         order = rng.permutation(len(public))
-        for start in range(0, len(order), TOGETHER):
-            drawn = public.take(order[start : start + TOGETHER])
+        for start in range(0, len(order), IMAGES_AT_ONCE):
+            drawn = public.take(order[start : start + IMAGES_AT_ONCE])
             releases = knowledge.simulate(
                 drawn.images, drawn.labels, rng,
                 lower=lower, adversary=view.adversary, batch_size=size,

@@ -17,10 +17,10 @@ from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.seeding import derive_seed, seeded_draws, seeded_secrets
 from flwr_splitmix.segments.vision.patch_shuffle import draw_order, patches_kept
 
-LEAST = 8
+MIN_BATCHES = 8
 """Batches of public images that are used even if time is up."""
 
-HELD = 96
+MAX_CHOICE_IMAGES = 96
 """Largest number of public images for the attacker's choice; a quarter if there are few."""
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -76,7 +76,7 @@ class EdgeReader:
         self._classes = 0 if several else knowledge.num_classes
         if int(pictures.labels.max()) >= self._classes:
             self._classes = 0  # they are not classes of the victims' task
-        held_out, others = pictures.divided(min(HELD, len(pictures) // 4), seed)
+        held_out, others = pictures.divided(min(MAX_CHOICE_IMAGES, len(pictures) // 4), seed)
         labels = self.classes_of(others.labels) if labelled else None
         described = self._described(others.images)
         rows = slice(0, len(described))
@@ -114,7 +114,7 @@ class EdgeReader:
         """Return the moments of the first images, of all if there is time: (n, F)."""
         described: list[Tensor] = []
         for tokens in self._dealt(images):
-            if len(described) >= LEAST and self._budget.must_end():
+            if len(described) >= MIN_BATCHES and self._budget.must_end():
                 break
             described.append(moments(tokens, self._seed))
         return torch.cat(described)

@@ -23,10 +23,10 @@ DAMPINGS = (1.0, 0.5, 0.25)
 """Steps of the fixed point that are tried on public images, largest first."""
 
 MAX_ROUNDS = 200
-CONVERGED = 1e-8
+CONVERGED_CHANGE = 1e-8
 """A fixed point ends when its tokens change by less than this fraction of their spread."""
 
-EXACT = 1e-3
+MAX_ROUNDING_ERROR = 1e-3
 """Largest error of tokens, as a fraction of their spread, that still counts as rounding."""
 
 
@@ -177,7 +177,7 @@ def _solved(stage: nn.Module, outputs: Tensor, damping: float) -> Tensor:
         step = outputs - stage(tokens)
         tokens += damping * step
         largest = float(step.abs().max()) / spread
-        if not CONVERGED < largest < 1e6:  # converged, or it never will
+        if not CONVERGED_CHANGE < largest < 1e6:  # converged, or it never will
             break
     return tokens
 
@@ -186,7 +186,7 @@ def near(tokens: Tensor, expected: Tensor) -> bool:
     """Whether tokens are those wanted, up to rounding."""
     if tokens.shape != expected.shape:
         return False
-    return float((tokens - expected).abs().max()) <= EXACT * float(expected.std())
+    return float((tokens - expected).abs().max()) <= MAX_ROUNDING_ERROR * float(expected.std())
 
 
 def _same_weights(first: nn.Module | None, other: nn.Module | None) -> bool:

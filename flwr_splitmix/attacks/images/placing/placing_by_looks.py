@@ -16,7 +16,7 @@ from flwr_splitmix.attacks.images.placing.settling import PatchLikelihoods, sett
 TURNS = 8
 """Most times that the patches of a mixture are placed anew."""
 
-LIKELY = 0.2
+MIN_CLASS_PROBABILITY = 0.2
 """Least probability of a class that is tried; the most likely one always is."""
 
 MAX_TRIES = 4
@@ -91,7 +91,7 @@ class PlacerByLooks:
         likely = []
         for chances in labels:
             order = chances.argsort(descending=True).tolist()
-            enough = [each for each in order if chances[each] > LIKELY]
+            enough = [each for each in order if chances[each] > MIN_CLASS_PROBABILITY]
             likely.append([self._class_looks[each] for each in enough or order[:1]])
         return list(islice(product(*likely), MAX_TRIES))
 

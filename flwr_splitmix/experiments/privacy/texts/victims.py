@@ -33,7 +33,7 @@ from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
 
 _WEIGHT_DECAY = 0.01
 
-PUBLIC = "public.safetensors"
+PUBLIC_FILE = "public.safetensors"
 """File in a victim's folder: releases of the public texts its client calibrated on."""
 
 HIDING_FACTS = ("decode_error", "calibrated_error", "leak")
@@ -190,7 +190,7 @@ def _store(trained: _Trained, folder: Path) -> None:
     plain = {"hiding": meta if hiding_tensors else None}
     save_tensors(folder / "victim.safetensors", tensors, plain, private=True)
     if trained.public_releases.releases:
-        save_public(folder / PUBLIC, list(trained.public_releases.releases))
+        save_public(folder / PUBLIC_FILE, list(trained.public_releases.releases))
 
 
 def _facts(trained: _Trained, epochs: int) -> dict[str, float]:
@@ -231,4 +231,4 @@ def load_text_victim(
     for name, part in zip(("head", "trunk", "tail"), parts.all_here(), strict=True):
         part.load_state_dict(under(name, tensors))
     state = None if meta["hiding"] is None else (under("hiding", tensors), meta["hiding"])
-    return TextVictim(still(parts), state, texts, load_public(folder / PUBLIC))
+    return TextVictim(still(parts), state, texts, load_public(folder / PUBLIC_FILE))

@@ -42,7 +42,7 @@ from flwr_splitmix.segments.language import LanguageParts
 
 _ATTACKS = text_attacks()
 _DONE = "done.json"
-_AGAIN = "remove it, and the victim is trained again"
+_REMEDY = "remove it, and the victim is trained again"
 
 
 def do(task: Task, place: Place) -> tuple[Outcome, str]:
@@ -94,8 +94,8 @@ def _utility(folder: Path) -> float:
 def _victim_facts(folder: Path) -> dict[str, Any]:
     """Return a victim's utility and costs, as its training wrote them."""
     file = folder / _DONE
-    facts = read_object(file, _AGAIN)
-    with damage_of(file, _AGAIN):
+    facts = read_object(file, _REMEDY)
+    with damage_of(file, _REMEDY):
         for name in ("accuracy", "training_seconds"):
             float(facts[name])
         float(facts.get("matthews", 0))
