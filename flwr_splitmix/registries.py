@@ -146,7 +146,7 @@ def _npm_registry(npm: str | None) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RegistryError(
-            f"npm does not say which registry it uses ({error}); name one by the environment "
+            f"npm does not report which registry it uses ({error}); name one by the environment "
             "variable npm_config_registry"
         ) from error
     output = process.stdout.strip()

@@ -19,7 +19,7 @@ from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.recording.reader import StepReader
 from flwr_splitmix.attacks.recording.steps import Step
 from flwr_splitmix.attacks.recording.trace import Recorded, Trace
-from flwr_splitmix.attacks.recording.vault import Vault, joined
+from flwr_splitmix.attacks.recording.vault import Vault, joined_images
 from flwr_splitmix.attacks.release import Adversary
 from flwr_splitmix.data import ImageDataset
 from flwr_splitmix.mixers import Share
@@ -202,7 +202,7 @@ class Attacked:
             drawn = generator(seed, "public").permutation(spare)[:number]
             parts.append(Pictures.of(self.spare, drawn))
         parts.append(Pictures.of(self.vault.held_out, rest[: max(0, number - spare)]))
-        return joined(parts)
+        return joined_images(parts)
 
     def public_up_to(self, most: int, seed: int = 0) -> Pictures:
         """Return at most so many images that are not victims; see `public`."""
@@ -238,7 +238,7 @@ class Attacked:
         for client, data in self.vault.data.items():
             parts.append(_draw_pictures(data, each, rng))
             clients += [client] * len(parts[-1])
-        return joined(parts).take(slice(0, number)), torch.tensor(clients[:number])
+        return joined_images(parts).take(slice(0, number)), torch.tensor(clients[:number])
 
     def _owners(self, pictures: Pictures, seed: int) -> Tensor:
         """Divide held-out images among all clients equally: the client of each, int64 (n,)."""

@@ -14,7 +14,7 @@ from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.recording.reader import StepReader
 from flwr_splitmix.attacks.recording.steps import Step
-from flwr_splitmix.attacks.recording.vault import Truth, Vault, joined
+from flwr_splitmix.attacks.recording.vault import Truth, Vault, joined_images
 from flwr_splitmix.attacks.release import Origin, Release
 from flwr_splitmix.attacks.simulation import passes
 from flwr_splitmix.seeding import generator
@@ -108,7 +108,9 @@ class Victims:
     def case(self, knowledge: Knowledge) -> Case:
         """Return the case, of an adversary that knows `knowledge`."""
         view = View(self._reader.adversary, self._releases, knowledge)
-        return Case(view, Truth(joined(self._pictures), torch.cat(self._trained), self._origins))
+        return Case(
+            view, Truth(joined_images(self._pictures), torch.cat(self._trained), self._origins)
+        )
 
     def _add_images(self, pictures: Pictures, *, trained: bool) -> int:
         """Add images, all trained on or none; return how many were there before."""

@@ -61,7 +61,7 @@ class Reconstructions:
         victims = torch.tensor(sorted(first))
         numbers = [first[victim] for victim in victims.tolist()]
         originals = truth.pictures.images[victims]
-        uploads = [_sent(view, truth, guess.where[number]) for number in numbers]
+        uploads = [_draw_sent(view, truth, guess.where[number]) for number in numbers]
         guesses = guess.values.cpu().float()[numbers].clamp(0, 1)
         return cls(
             view.knowledge.method,
@@ -189,7 +189,7 @@ def _bytes(images: Tensor) -> Tensor:
     return (images.clamp(0, 1) * 255).round().to(torch.uint8)
 
 
-def _sent(view: View, truth: Truth, where: tuple[int, int]) -> Tensor:
+def _draw_sent(view: View, truth: Truth, where: tuple[int, int]) -> Tensor:
     """Draw in pixels what was sent for a row: (C, H, W)."""
     release, row = view.releases[where[0]], where[1]
     origin = truth.origins[where[0]]
@@ -201,7 +201,7 @@ def _sent(view: View, truth: Truth, where: tuple[int, int]) -> Tensor:
     if grid is None:
         return images[0] * (release.lam or 1.0)
     cells = torch.stack([to_patches(image[None], grid)[0] for image in images])
-    drawn = _composed(cells, origin, release, row)
+    drawn = _composed_patches(cells, origin, release, row)
     if origin.order is not None:
         order = origin.order[row]
         if int(order.max()) < drawn.shape[0]:
@@ -221,7 +221,7 @@ def _sent(view: View, truth: Truth, where: tuple[int, int]) -> Tensor:
     return to_images(drawn[None], grid, view.knowledge.image_shape)[0]
 
 
-def _composed(cells: Tensor, origin: Origin, release: Release, row: int) -> Tensor:
+def _composed_patches(cells: Tensor, origin: Origin, release: Release, row: int) -> Tensor:
     """Return the patches of a row in their places, (N, pixels), before any shuffle."""
     if len(cells) == 1:
         whole = release.mask is not None and bool(release.mask.all())

@@ -30,7 +30,7 @@ def hints(kind: type[Attack], case: Case) -> Hints:
     return {at: label for label, at in first.items()}
 
 
-def without(guess: Guess, hints: Hints, truth: Truth) -> Guess:
+def without_hinted(guess: Guess, hints: Hints, truth: Truth) -> Guess:
     """Return a guess without the images whose labels the attacker was given."""
     if not hints:
         return guess

@@ -82,7 +82,7 @@ def attacked_fit(
     one = clients[0]
     lowers: Lowers
     if strategy.aggregator.averages:  # a client's own weights are those before the average
-        lowers = _with(one.segment, to_tensors(result.arrays))
+        lowers = _with_weights(one.segment, to_tensors(result.arrays))
     else:
         lowers = {index: copy.deepcopy(each.segment).cpu() for index, each in enumerate(clients)}
     knowledge = Knowledge.of(
@@ -93,7 +93,7 @@ def attacked_fit(
         batch_size=one.batches.size,
         fresh_lower=fresh_lower,
         lowers=lowers,
-        first=_first([client.segment for client in clients], recorder.first),
+        first=_first_lower([client.segment for client in clients], recorder.first),
         options=options,
     )
     vault = Vault(parts, held_out, one.batches.size, strategy.seed)
@@ -103,14 +103,16 @@ def attacked_fit(
     return Attacked(knowledge, recorder.trace, vault, summary)
 
 
-def _with(segment: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
+def _with_weights(segment: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
     """Return a copy of a lower segment, on the CPU, with other weights."""
     segment_copy = copy.deepcopy(segment).cpu()
     segment_copy.load_state_dict(weights)
     return segment_copy
 
 
-def _first(segments: Iterable[nn.Module], weights: Mapping[str, Tensor] | None) -> nn.Module | None:
+def _first_lower(
+    segments: Iterable[nn.Module], weights: Mapping[str, Tensor] | None
+) -> nn.Module | None:
     """Return the lower segment with the weights that were sent first; None if none was.
 
     It is that of a client whom they fit: others take no part.
@@ -119,7 +121,7 @@ def _first(segments: Iterable[nn.Module], weights: Mapping[str, Tensor] | None) 
     for segment in segments if weights else ():
         state = segment.state_dict()
         if {name: tensor.shape for name, tensor in state.items()} == shapes:
-            return _with(segment, weights or {})
+            return _with_weights(segment, weights or {})
     return None
 
 

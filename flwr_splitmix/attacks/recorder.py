@@ -150,7 +150,7 @@ class Recorder(Observer):
             self._keep_messages(event)
 
     def _keep_split(self, event: StepDone, plan: Plan) -> None:
-        followed_plan, rows = _followed(event, plan, self.max_clients)
+        followed_plan, rows = _followed_part(event, plan, self.max_clients)
         gradient = None if event.result is None else event.result.gradient
         uploads: dict[int, Upload] = {}
         for client, upload in event.uploads.items():
@@ -237,7 +237,7 @@ class Recorder(Observer):
         self._drawn = Counter({int(c): int(n) for c, n in state["drawn"].items()})
 
 
-def _followed(event: StepDone, plan: Plan, most: int) -> tuple[Plan, list[int] | None]:
+def _followed_part(event: StepDone, plan: Plan, most: int) -> tuple[Plan, list[int] | None]:
     """Return the part of a plan that involves a followed client, and its groups in the mixture.
 
     None for the groups means all of them.

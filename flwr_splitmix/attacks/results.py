@@ -129,7 +129,7 @@ def title(result: AttackResult, run_id: str) -> str:
     chosen = "".join(f", {name} {value}" for name, value in result.options.items())
     return (
         f"{result.attack} by {result.adversary}{assumptions} on {result.method} "
-        f"({run_id}{chosen}{_stopped(result)})"
+        f"({run_id}{chosen}{_stopped_suffix(result)})"
     )
 
 
@@ -194,7 +194,7 @@ def _read(file: Path) -> AttackResult:
         raise unreadable(file, f"{where}: {first['msg']}") from error
 
 
-def _stopped(result: AttackResult) -> str:
+def _stopped_suffix(result: AttackResult) -> str:
     return "" if result.stopped_after is None else f", stopped after {result.stopped_after:.1f} s"
 
 
@@ -204,7 +204,7 @@ def stopped_note(result: AttackResult) -> str:
         return ""
     return (
         f"{result.attack} was stopped after {result.stopped_after:.1f} s, before its full effort: "
-        "that it does not beat a floor says nothing"
+        "that it does not beat a floor is no evidence"
     )
 
 

@@ -133,6 +133,6 @@ def located(source: str) -> str:
     if not (folder / "config.json").is_file():
         raise ValueError(
             f"{source!r} is not on this machine: fetch it once with splitmix model fetch {source} "
-            f"({MODELS[source].download} MB; SPLITMIX_HOME says below which directory it is kept)"
+            f"({MODELS[source].download} MB; it is kept below the folder SPLITMIX_HOME)"
         )
     return str(folder)

@@ -201,10 +201,10 @@ def _check_orders(
         plan = plan_of(step)
         own_shares = [None if share is None else share.to_wire() for share in plan.shares(client)]
         if not call.payload["plan"] == plan.for_node(client) == own_shares:
-            raise AssertionError(f"{where} is told other than its own part of the plan")
+            raise AssertionError(f"{where} is sent other than its own part of the plan")
         others = set(_mentioned(own_shares)) - {client}
         if others and not mixer.raw_inputs_cross:
-            raise AssertionError(f"{where} is told of clients {sorted(others)}")
+            raise AssertionError(f"{where} learns of clients {sorted(others)}")
     for number, call in enumerate(calls[: len(steps) + 1]):
         gradients = call.payload["gradient"]
         shapes = gradients and [None if g is None else tuple(g.shape) for g in gradients]
@@ -269,7 +269,7 @@ def _unchecked(plans: Sequence[Plan], mixer: Mixer) -> list[str]:
     drawing = {type(share).__name__ for share in shares if not share.deterministic}
     reasons = [f"the numbers of uploads: {name} draws noise" for name in sorted(drawing)]
     if mixer.raw_inputs_cross:
-        reasons.append("that a client is told of itself only: raw inputs cross between clients")
+        reasons.append("that a client learns of itself only: raw inputs cross between clients")
     return reasons
 
 

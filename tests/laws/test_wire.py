@@ -65,7 +65,7 @@ def test_parts_of_the_width_add_up_to_patches() -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("Input")])
 def test_where_raw_inputs_cross_the_law_says_what_it_does_not_check(name: str) -> None:
     unchecked = check_wire(partial(maker(name), across="clients"))
-    assert unchecked == ["that a client is told of itself only: raw inputs cross between clients"]
+    assert unchecked == ["that a client learns of itself only: raw inputs cross between clients"]
 
 
 class Leaky(SplitClient):
@@ -218,8 +218,8 @@ class Sparing(PatchCutMix):
 @pytest.mark.parametrize(
     ("mixer", "sentence"),
     [
-        (Telling(), "step 0, client 0 is told other than its own part of the plan"),
-        (Gossiping(), r"step 0, client 0 is told of clients \[4\]"),
+        (Telling(), "step 0, client 0 is sent other than its own part of the plan"),
+        (Gossiping(), r"step 0, client 0 learns of clients \[4\]"),
         (Generous(), r"is sent gradients of shapes \[\(4, 6, 3\)\], those of its own shares are"),
         (Sparing(2, alpha=None), "a group of 2 sends 5 patches a sample, its mixer needs 6"),
     ],

@@ -32,8 +32,8 @@ from flwr_splitmix.attacks.texts.releasing import (
     Released,
     draw_victims,
     fill_step,
+    freeze_parts,
     release_texts,
-    still,
 )
 from flwr_splitmix.attacks.texts.text_case import TextCase
 from flwr_splitmix.attacks.texts.view import PublicRelease, TextKnowledge, TextView
@@ -243,11 +243,13 @@ def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
     saved = ClientStore(run.clients_dir).load(chosen_client, at_most=checkpoint.round)
     # A deployed node keeps its state, and then the averaged weights are all that is here.
     as_averaged = config.averages and (client is None or saved is None)
-    parts = still(trained_parts(run, config, checkpoint, None if as_averaged else chosen_client))
-    base = still(base_parts(config))
+    parts = freeze_parts(
+        trained_parts(run, config, checkpoint, None if as_averaged else chosen_client)
+    )
+    base = freeze_parts(base_parts(config))
     averaged = parts if as_averaged else None
     if config.averages and averaged is None:
-        averaged = still(trained_parts(run, config, checkpoint, None))
+        averaged = freeze_parts(trained_parts(run, config, checkpoint, None))
     node = {"partition-id": chosen_client, "num-partitions": division.parts_of(chosen_client)}
     train, test = client_rows(config, node)
     tests = test if len(test) else text_sets(config).test

@@ -64,7 +64,7 @@ class LabelsReplay(Attack):
                 misfits.setdefault(client, (server_round, number, reading.misfit))
             if place in attacked:
                 read[attacked[place]] = reading
-        _tell(replays, misfits)
+        _log_inexact_tails(replays, misfits)
         if not read:
             raise NotApplicable(_why_none(replays))
         where = [(release, row) for release, of in read.items() for row in range(len(of.labels))]
@@ -111,7 +111,9 @@ def _corrected(view: View, read: Mapping[int, TailReading], client: int) -> dict
     return dict(zip(releases, torch.split(corrected, [len(part) for part in labels]), strict=True))
 
 
-def _tell(replays: Mapping[int, TailReplay], misfits: Mapping[int, tuple[int, int, float]]) -> None:
+def _log_inexact_tails(
+    replays: Mapping[int, TailReplay], misfits: Mapping[int, tuple[int, int, float]]
+) -> None:
     """Log which clients' tails are not known exactly: they may have learned otherwise."""
     for client, (server_round, number, misfit) in misfits.items():
         missing = replays[client].missing

@@ -104,7 +104,7 @@ def best_way(
     ]
     if painter is not None and (example.mask is not None or example.noise is not None):
         for fitted, labelled in painters(painter, example.labels is not None):
-            ways.append(partial(_painted, read, fitted, view, labelled))
+            ways.append(partial(_paint_patches, read, fitted, view, labelled))
     query = example.query(owner)
     errors = [float(image_loss(way(query).clamp(0, 1), example)) for way in ways]
     return ways[errors.index(min(errors))]
@@ -123,7 +123,9 @@ def painter_of(view: View, public: Pictures, budget: Budget) -> Painter | None:
     return Painter.of(public, grid, knowledge.num_classes, budget)
 
 
-def _painted(read: Read, painter: Painter, view: View, labelled: bool, query: Query) -> Tensor:
+def _paint_patches(
+    read: Read, painter: Painter, view: View, labelled: bool, query: Query
+) -> Tensor:
     patches, errors = read(query)
     mask = torch.ones(patches.shape[:2], dtype=torch.bool) if query.mask is None else query.mask
     patches = painter(patches, mask, query.labels if labelled else None, errors)

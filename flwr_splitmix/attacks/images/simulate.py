@@ -75,7 +75,7 @@ class Simulate(Attack):
 
     def _train_lower(self, view: View, public: Pictures) -> nn.Module:
         knowledge, device = view.knowledge, self.budget.device
-        received = _received(view)
+        received = _collect_tokens(view)
         lower = knowledge.own_lower(self.seed).to(device).train()
         weights = [p for p in lower.parameters() if p.requires_grad]
         if not weights:  # a frozen edge: its initial state is all there is
@@ -115,7 +115,7 @@ class Simulate(Attack):
         return lower.eval().requires_grad_(False).cpu()
 
 
-def _received(view: View) -> _Received:
+def _collect_tokens(view: View) -> _Received:
     """Collect the tokens received, divided by mixing weights if they are known."""
     prefix = view.knowledge.geometry.prefix
     tokens, slots, rows = [], [], 0

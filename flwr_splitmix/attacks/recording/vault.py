@@ -129,7 +129,7 @@ class Vault:
         for batches in drawn:
             within = {c: np.searchsorted(used[c], rows.numpy()) for c, rows in batches.items()}
             placed.append({c: torch.from_numpy(at) + starts[c] for c, at in within.items()})
-        return joined(parts), placed
+        return joined_images(parts), placed
 
     def _check_noisy_labels(self, steps: Sequence[Step], drawn: Sequence[Batches]) -> None:
         """Compare the mean weight of these images' classes with that of all others.
@@ -172,6 +172,6 @@ def _expected(share: NoisyShare) -> float:
     return scale * float(((weight + noise).clamp(0, 1) - noise.clamp(0, 1)).mean())
 
 
-def joined(parts: Sequence[Pictures]) -> Pictures:
+def joined_images(parts: Sequence[Pictures]) -> Pictures:
     """Return the images of several sets as one set, in order."""
     return Pictures(torch.cat([p.images for p in parts]), torch.cat([p.labels for p in parts]))

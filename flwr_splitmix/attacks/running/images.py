@@ -11,7 +11,7 @@ from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.gallery import Reconstructions
 from flwr_splitmix.attacks.guess import checked_guess
-from flwr_splitmix.attacks.hints import hints, without
+from flwr_splitmix.attacks.hints import hints, without_hinted
 from flwr_splitmix.attacks.own_shares import taken_as_sent
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.results import AttackResult
@@ -183,4 +183,4 @@ def attempt(
         steps = {} if trial_steps is None else {"trial_steps": trial_steps}
         attack = kind.tune(case.view, public, budget, seed=seed, **steps)
     guess = checked_guess(attack, attack.run(case.view), case.view)
-    return attack, without(guess, label_hints, case.truth)
+    return attack, without_hinted(guess, label_hints, case.truth)

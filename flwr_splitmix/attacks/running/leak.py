@@ -66,14 +66,14 @@ def measure_leak(
         attack=kind.name, adversary=adversary, victims=victims, assumed=tuple(assume), seed=seed
     )
     case = image_case(system, kind, request)
-    for remark in remarks_on(system, case, _assumed):
+    for remark in remarks_on(system, case, _assume_argument):
         log.warning("%s", remark)
     public = system.public_up_to(MAX_PUBLIC[spent.scale], seed)
     result = run_on_images(
-        kind, case, public, spent, request, classifier=system.classify, assume=_assumed
+        kind, case, public, spent, request, classifier=system.classify, assume=_assume_argument
     )
     return result.measures
 
 
-def _assumed(segments: Sequence[str]) -> str:
+def _assume_argument(segments: Sequence[str]) -> str:
     return f"assume={list(segments)}"

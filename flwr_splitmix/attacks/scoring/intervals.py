@@ -100,7 +100,9 @@ def mean_measure(
     groupings = [rows_by_group(names) for names in within or [range(len(values))]]
     ends = [mean_interval(values, rows, share=share, seed=seed) for rows in groupings]
     groups = min(map(len, groupings))
-    low, high = _decided(min(e[0] for e in ends), max(e[1] for e in ends), floor, groups)
+    low, high = _reaching_floor_if_few(
+        min(e[0] for e in ends), max(e[1] for e in ends), floor, groups
+    )
     return Measure(
         metric,
         float(values.mean()),
@@ -116,7 +118,9 @@ def mean_measure(
     )
 
 
-def _decided(low: float, high: float, floor: float, groups: int) -> tuple[float, float]:
+def _reaching_floor_if_few(
+    low: float, high: float, floor: float, groups: int
+) -> tuple[float, float]:
     """Return an interval that reaches the floor if its groups are too few to exclude it."""
     return (low, high) if groups >= MIN_GROUPS else (min(low, floor), max(high, floor))
 
@@ -186,7 +190,7 @@ def curve_measures(
         value, low, high = reached(everyone)[i], float(lows[i]), float(highs[i])
         if np.ptp(drawn[:, i]) == 0:
             low, high = value * (1 - missed), value + (1 - value) * missed
-        low, high = _decided(low, high, floor, fewest)
+        low, high = _reaching_floor_if_few(low, high, floor, fewest)
         measures.append(
             Measure(
                 name, value, low, high, floor, main=name == "AUC", samples=len(scores),

@@ -79,10 +79,10 @@ class Adaptive(TextAttack):
     def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read a text in both ways."""
         for way, inverter in self.inverters.items():
-            yield *inverter.read(seen(release.messages, way)), way
+            yield *inverter.read(network_input(release.messages, way)), way
 
 
-def seen(messages: Tensor, way: str) -> Tensor:
+def network_input(messages: Tensor, way: str) -> Tensor:
     """Return a network's input for messages (m, T, d): (T, m d) if "joint", else their sum."""
     return messages.sum(0) if way == "cancelled" else messages.transpose(0, 1).flatten(1)
 
@@ -93,5 +93,5 @@ def examples_of(released: Released, way: str) -> list[Example]:
     for release, origin in zip(released.releases, released.origins, strict=True):
         words = torch.full((release.messages.shape[1],), -1)
         words[origin.places] = origin.ids
-        examples.append((seen(release.messages, way), words))
+        examples.append((network_input(release.messages, way), words))
     return examples

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flwr_splitmix.attacks.fitted import Budget
-from flwr_splitmix.attacks.texts.adaptive import OFFLINE_EPOCHS, seen
+from flwr_splitmix.attacks.texts.adaptive import OFFLINE_EPOCHS, network_input
 from flwr_splitmix.attacks.texts.sip import BATCH, DROPOUT, HELD_OUT, HIDDEN, LEARNING_RATE
 from flwr_splitmix.attacks.texts.view import PublicTexts, TextReading, TextRelease, TextView
 from flwr_splitmix.attacks.texts.vocabulary import ReaderAttack
@@ -66,7 +66,10 @@ class AdaptiveOnline(ReaderAttack):
         ways = ("joint", "cancelled") if "several messages" in view.available else ("joint",)
         self.restorers = {
             way: train_restorer(
-                [(seen(one.messages, way).float(), one.states) for one in view.public_releases],
+                [
+                    (network_input(one.messages, way).float(), one.states)
+                    for one in view.public_releases
+                ],
                 self.budget.share(len(ways) - number),
                 epochs=OFFLINE_EPOCHS[self.budget.scale],
                 seed=self.seed,
@@ -78,7 +81,7 @@ class AdaptiveOnline(ReaderAttack):
         """Read what each network restores."""
         for way, restorer in self.restorers.items():
             with torch.no_grad():
-                restored = restorer(seen(release.messages, way).float()[None])[0]
+                restored = restorer(network_input(release.messages, way).float()[None])[0]
             yield *self.reader.read(restored, self.pairs), way
 
 

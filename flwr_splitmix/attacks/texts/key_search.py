@@ -114,7 +114,7 @@ def search(
     places = torch.linspace(0, unit.shape[1] - 1, min(PLACES, unit.shape[1])).long()
     few = unit[:, places]
     drawn = F.normalize(torch.randn(directions, m, generator=generator), dim=-1)
-    starts = _different(drawn, _fits(drawn, few, bank), few)
+    starts = _distinct_directions(drawn, _fits(drawn, few, bank), few)
     climbed = _climb(starts, unit, bank)
     fits = _fits(climbed, unit, bank)
     answers: list[Unmixing] = []
@@ -139,7 +139,7 @@ def _fits(directions: Tensor, mixtures: Tensor, bank: Tensor) -> Tensor:
     return torch.cat(scores)
 
 
-def _different(directions: Tensor, fits: Tensor, mixtures: Tensor) -> Tensor:
+def _distinct_directions(directions: Tensor, fits: Tensor, mixtures: Tensor) -> Tensor:
     """Return the best directions, only one of those that give similar texts: (n, m)."""
     chosen: list[Tensor] = []
     estimates: list[Tensor] = []

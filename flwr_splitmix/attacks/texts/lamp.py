@@ -63,11 +63,11 @@ class Lamp(TextAttack):
                 self.budget,
                 steps=STEPS[self.budget.scale],
                 name=self.name,
-                between=partial(self._ordered, knowledge.parts(), knowledge.begin, target),
+                between=partial(self._reordered_logits, knowledge.parts(), knowledge.begin, target),
             )
             yield text_of_labels(logits.argmax(-1), knowledge.begin), -off, way
 
-    def _ordered(
+    def _reordered_logits(
         self,
         parts: LanguageParts,
         begin: int | None,

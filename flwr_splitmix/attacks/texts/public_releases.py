@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.texts.releasing import attached
+from flwr_splitmix.attacks.texts.releasing import attach_hiding
 from flwr_splitmix.attacks.texts.view import PublicRelease
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.hiding import Hiding
@@ -85,7 +85,7 @@ def released_again(
         hiding = make()
         if not isinstance(hiding, Calibrating):
             return []
-        attached(parts, hiding, client=client, batch_size=batch_size, state=state, seed=seed)
+        attach_hiding(parts, hiding, client=client, batch_size=batch_size, state=state, seed=seed)
         for number in reversed(hiding.public_batches()[later]):
             if len(newest) >= MAX_TEXTS or numbers >= MAX_NUMBERS:
                 break
@@ -101,7 +101,7 @@ def _releases_of(groups: object) -> list[PublicRelease]:
     """Return the public texts that a client sent; none if it sent something else."""
     if not isinstance(groups, (list, tuple)) or len(groups) != 2:
         return []
-    hidden, plain = (_sent(group) for group in groups)
+    hidden, plain = (_group_messages(group) for group in groups)
     if hidden is None or plain is None or len(hidden[1]) != len(plain[1]):
         return []
     (messages, mask), ((states, *_), own_mask) = hidden, plain
@@ -113,11 +113,11 @@ def _releases_of(groups: object) -> list[PublicRelease]:
     ]
 
 
-def _sent(group: object) -> tuple[Tensor, Tensor] | None:
+def _group_messages(group: object) -> tuple[Tensor, Tensor] | None:
     """Return a group's messages (m, b, T, d) and mask (b, T); None if they are something else."""
     if not isinstance(group, Mapping):
         return None
-    messages, mask = _stacked(group.get("messages")), group.get("mask")
+    messages, mask = _stacked_tensors(group.get("messages")), group.get("mask")
     if messages is None or messages.dim() != 4 or not isinstance(mask, Tensor):
         return None
     if mask.shape != messages.shape[1:3] or not bool(mask.any(1).all()):
@@ -125,7 +125,7 @@ def _sent(group: object) -> tuple[Tensor, Tensor] | None:
     return messages, mask.cpu()
 
 
-def _stacked(tensors: object) -> Tensor | None:
+def _stacked_tensors(tensors: object) -> Tensor | None:
     """Return tensors stacked, on the CPU; None if they are something else, or of several kinds.
 
     Observers see a reply before the server checks it.

@@ -23,12 +23,12 @@ __all__ = [
     "MIN_TOKENS",
     "Released",
     "TextOrigin",
-    "attached",
+    "attach_hiding",
     "draw_victims",
     "fill_step",
+    "freeze_parts",
     "release_texts",
     "releases_of",
-    "still",
 ]
 
 MIN_TOKENS = 4
@@ -81,14 +81,14 @@ def fill_step(
     return [*chosen, *((data, place) for place in missing)]
 
 
-def still(parts: LanguageParts) -> LanguageParts:
+def freeze_parts(parts: LanguageParts) -> LanguageParts:
     """Put all parts into evaluation mode without gradients, in float32, and return them."""
     for part in parts.all_here():
         part.eval().requires_grad_(False).float()
     return parts
 
 
-def attached(
+def attach_hiding(
     parts: LanguageParts,
     hiding: Hiding,
     *,
@@ -160,7 +160,7 @@ def release_texts(
     Releases of single texts, in the texts' order, each cut to its mask.
     """
     head, trunk, _ = parts.all_here()
-    attached(parts, hiding, batch_size=batch_size, learns=learns, state=state, seed=seed)
+    attach_hiding(parts, hiding, batch_size=batch_size, learns=learns, state=state, seed=seed)
     released = Released([], [])
     data = TextSet(texts, texts if labels is None else labels)
     for start in range(0, len(data), batch_size):

@@ -187,7 +187,7 @@ def _print(opened: Run, result: AttackResult, scale: Scales, *, as_json: bool) -
         typer.echo(f"note: {note}", err=True)
     if scale is Scales.smoke and not any(m.beats_floor for m in measures if m.main):
         typer.echo(
-            f"note: that {result.attack} does not beat its floor says nothing at --scale smoke, "
+            f"note: that {result.attack} does not beat its floor is no evidence at --scale smoke, "
             "the least effort; use --scale cpu",
             err=True,
         )

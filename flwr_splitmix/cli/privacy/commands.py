@@ -269,7 +269,7 @@ def compare(
         shown.add_row(str(group), *(epsilon_text(values[index]) for values in curves.values()))
     console().print(shown)
     if not left_over:
-        typer.echo("groups: all full; where k does not divide n, --left-over says what it costs")
+        typer.echo("groups: all full; where k does not divide n, --left-over shows the cost")
     typer.echo("paper: Corollary 1 as printed; it is no guarantee (see docs/privacy.md)")
     if output is not None:
         save(draw(setting), output)

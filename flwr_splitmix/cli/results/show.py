@@ -137,7 +137,7 @@ def _epsilon(facts: Row, delta: Any) -> str:
     return (
         statement
         if math.isfinite(float(facts["epsilon"]))
-        else f"{statement} (the run's log says why)"
+        else f"{statement} (the run's log gives the reason)"
     )
 
 

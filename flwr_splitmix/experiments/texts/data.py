@@ -115,7 +115,7 @@ def check_texts(cell: Cell, source: str) -> None:
     assert cell.recipe.texts is not None
     task = open_corpus(source, CORPORA[cell.recipe.texts.corpus]).task
     if source != GENERATED and not Path(_public_folder(source)).is_dir():
-        _public(cell, source, task)  # says what is missing
+        _public(cell, source, task)  # raises with what is missing
 
 
 def open_public(

@@ -127,7 +127,7 @@ def test_of_two_orders_that_fit_alike_the_more_fluent_is_taken(
 
     def ordered(target: Any, first: torch.Tensor) -> torch.Tensor:
         logits = 50 * torch.nn.functional.one_hot(first, WORDS).float()
-        scores = attack._ordered(parts, BEGIN, target, lamp.STEPS_BETWEEN_TRIALS, logits)
+        scores = attack._reordered_logits(parts, BEGIN, target, lamp.STEPS_BETWEEN_TRIALS, logits)
         assert scores is not None
         return scores.argmax(-1)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.catalogue import text_attacks
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-from flwr_splitmix.attacks.texts.adaptive import Adaptive, examples_of, seen
+from flwr_splitmix.attacks.texts.adaptive import Adaptive, examples_of, network_input
 from flwr_splitmix.attacks.texts.read_ratio import ReadRatio
 from flwr_splitmix.attacks.texts.read_sources import ReadSources
 from flwr_splitmix.attacks.texts.releasing import Released, release_texts
@@ -109,8 +109,8 @@ def test_secret_tokens_are_no_words_of_an_example() -> None:
 
 def test_what_is_seen_of_messages() -> None:
     messages = torch.arange(12.0).view(2, 3, 2)
-    assert seen(messages, "joint")[1].tolist() == [2.0, 3.0, 8.0, 9.0]
-    assert seen(messages, "cancelled")[1].tolist() == [10.0, 12.0]
+    assert network_input(messages, "joint")[1].tolist() == [2.0, 3.0, 8.0, 9.0]
+    assert network_input(messages, "cancelled")[1].tolist() == [10.0, 12.0]
 
 
 def test_without_the_method_or_gradients_there_is_no_such_attack() -> None:

@@ -40,7 +40,7 @@ def test_the_comparison_can_count_those_left_over(splitmix: Splitmix) -> None:
     for result in (full, all_of_them):
         rows = [line.split() for line in result.stdout.splitlines() if line[:1].isdigit()]
         tables.append(np.array([[float(cell) for cell in row] for row in rows]))
-    assert "--left-over says" in full.stdout
+    assert "--left-over shows" in full.stdout
     assert "--left-over" not in all_of_them.stdout
     more = tables[1] > tables[0]
     assert np.argwhere(more).tolist() == [[2, 2], [2, 3]]  # k = 3, Mix and CutMix

@@ -73,7 +73,7 @@ def exact_ways(view: View, public: Pictures, budget: Budget, seed: int) -> list[
     if len(subspaces) < 2:
         return []
     if view.knowledge.mixer.cover == "weighted":
-        return _unmixed(view, public, budget, subspaces)
+        return _sum_readers(view, public, budget, subspaces)
     divide, painter = divider(view, public, budget, seed, subspaces), None
     if not budget.must_end():
         painter = painter_of(view, public, budget)
@@ -81,17 +81,22 @@ def exact_ways(view: View, public: Pictures, budget: Budget, seed: int) -> list[
         if painter is None:
             return []
         placer = PlacerByLooks(painter, budget)
-        return [partial(_placed, view, divide, placer)]
+        return [partial(_read_moved, view, divide, placer)]
     if painter is None:
         mean = to_patches(public.images.mean(0, keepdim=True), view.knowledge.patch_grid).double()
-        return [partial(_joined, view, divide, partial(_by_mean, mean))]
+        return [partial(_read_unmoved, view, divide, partial(_by_mean, mean))]
     return painted_ways(view, divide, painter)
 
 
 def painted_ways(view: View, divide: Callable[[Query], Parts], painter: Painter) -> list[Paint]:
     """Return ways to paint another member's patches: with labels or without, by class or not."""
     return [
-        partial(_joined, view, divide, fitted if labelled else partial(_untold, fitted))
+        partial(
+            _read_unmoved,
+            view,
+            divide,
+            fitted if labelled else partial(_paint_without_labels, fitted),
+        )
         for fitted, labelled in painters(painter, "labels" in view.available)
     ]
 
@@ -138,7 +143,7 @@ def divider(
     return divided
 
 
-def _joined(
+def _read_unmoved(
     view: View,
     divide: Callable[[Query], Parts],
     paint: Callable[[Tensor, Tensor, Tensor | None, Errors | None], Tensor],
@@ -153,10 +158,10 @@ def _joined(
         member_labels = of_parts(query.labels, shares).unbind(1)
     for mask, labels in zip(masks, member_labels, strict=True):
         images.append(paint(parts.patches, mask, labels, parts.errors))
-    return _assembled(torch.stack(images, dim=1), view)
+    return _images_of(torch.stack(images, dim=1), view)
 
 
-def _untold(
+def _paint_without_labels(
     painter: Painter,
     patches: Tensor,
     mask: Tensor,
@@ -172,7 +177,7 @@ def _by_mean(
     return torch.where(mask[..., None], patches.clamp(0, 1), mean)
 
 
-def _placed(
+def _read_moved(
     view: View,
     divide: Callable[[Query], Parts],
     placer: PlacerByLooks,
@@ -180,7 +185,7 @@ def _placed(
 ) -> Tensor:
     """Read mixtures whose patches have been moved."""
     images = [each.images for each in placed_rows(divide(query), query, placer, view.knowledge.k)]
-    return _assembled(torch.stack(images), view)
+    return _images_of(torch.stack(images), view)
 
 
 def placed_rows(parts: Parts, query: Query, placer: PlacerByLooks, members: int) -> list[Placed]:
@@ -195,7 +200,7 @@ def placed_rows(parts: Parts, query: Query, placer: PlacerByLooks, members: int)
     return placed
 
 
-def _unmixed(
+def _sum_readers(
     view: View, public: Pictures, budget: Budget, subspaces: dict[int, Subspace]
 ) -> list[Paint]:
     """Return the way to read sums; none if their places are unknown or the groups too many."""
@@ -218,10 +223,10 @@ def _unmixed(
         for client, ratio, tokens in zip(parts.members, parts.ratios, parts.tokens, strict=True):
             member_patches = inverses[client](tokens)
             images.append(member_patches if ratio >= MIN_RATIO else mean.expand_as(member_patches))
-        return _assembled(torch.stack(images, dim=1).clamp(0, 1), view)
+        return _images_of(torch.stack(images, dim=1).clamp(0, 1), view)
 
     return [unmixed]
 
 
-def _assembled(patches: Tensor, view: View) -> Tensor:
+def _images_of(patches: Tensor, view: View) -> Tensor:
     return to_images(patches, view.knowledge.patch_grid, view.knowledge.image_shape).float()

@@ -183,7 +183,7 @@ def _solved(stage: nn.Module, outputs: Tensor, damping: float) -> Tensor:
 
 
 def near(tokens: Tensor, expected: Tensor) -> bool:
-    """Whether tokens are those wanted, up to rounding."""
+    """Whether tokens are those expected, up to rounding."""
     if tokens.shape != expected.shape:
         return False
     return float((tokens - expected).abs().max()) <= MAX_ROUNDING_ERROR * float(expected.std())

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.apps.language.client import make_client
 from flwr_splitmix.attacks.texts.public_releases import PublicReleases, load_public, save_public
-from flwr_splitmix.attacks.texts.releasing import still
+from flwr_splitmix.attacks.texts.releasing import freeze_parts
 from flwr_splitmix.attacks.texts.view import PublicRelease
 from flwr_splitmix.clients import TextSet, UShapeClient
 from flwr_splitmix.experiments.privacy.texts.data import MatrixTexts, load_matrix_texts
@@ -231,4 +231,4 @@ def load_text_victim(
     for name, part in zip(("head", "trunk", "tail"), parts.all_here(), strict=True):
         part.load_state_dict(under(name, tensors))
     state = None if meta["hiding"] is None else (under("hiding", tensors), meta["hiding"])
-    return TextVictim(still(parts), state, texts, load_public(folder / PUBLIC_FILE))
+    return TextVictim(freeze_parts(parts), state, texts, load_public(folder / PUBLIC_FILE))

@@ -17,7 +17,7 @@ from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.results import write_rows
 from flwr_splitmix.attacks.running.request import AttackRequest
 from flwr_splitmix.attacks.running.texts import run_on_texts
-from flwr_splitmix.attacks.texts.releasing import Released, release_texts, still
+from flwr_splitmix.attacks.texts.releasing import Released, freeze_parts, release_texts
 from flwr_splitmix.attacks.texts.text_case import TextCase
 from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
 from flwr_splitmix.device import pick_device
@@ -202,7 +202,7 @@ def known_parts(row: TextRow, size: TextSize, victim: TextVictim) -> LanguagePar
     parts = base_parts(size, victim.texts, "generation", deeper=row.deeper)
     _, trunk, _ = parts.all_here()
     trunk.load_state_dict(victim.parts.all_here()[1].state_dict())
-    return still(parts)
+    return freeze_parts(parts)
 
 
 def _release_victims(row: TextRow, size: TextSize, victim: TextVictim, seed: int) -> Released:
