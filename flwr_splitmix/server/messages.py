@@ -32,6 +32,11 @@ def message_config(name: str, config: ConfigRecord | None) -> ConfigRecord:
     return config or ConfigRecord()
 
 
+def round_config(server_round: int, config: ConfigRecord) -> ConfigRecord:
+    """Return a copy of the entries with "server-round", as the messages of Flower's strategies."""
+    return ConfigRecord({**config, "server-round": server_round})
+
+
 def with_tickets(
     messages: Sequence[Message],
     nodes: Mapping[int, int],

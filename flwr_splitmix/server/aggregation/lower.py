@@ -52,7 +52,7 @@ from flwr_splitmix.server.aggregation.nodes import (
 from flwr_splitmix.server.aggregation.sharing import warn_of_use
 from flwr_splitmix.server.aggregation.state import RefusedStateError, restore_state, state_of
 from flwr_splitmix.server.last_use import note_use
-from flwr_splitmix.server.messages import messages_to
+from flwr_splitmix.server.messages import messages_to, round_config
 from flwr_splitmix.storage import under
 from flwr_splitmix.words import counted
 
@@ -145,7 +145,7 @@ class LowerAggregator:
             several ArrayRecords, none of which is under its `arrayrecord_key`.
         """
         self._num_asked, self._current = len(nodes), arrays
-        config = ConfigRecord({**config, "server-round": server_round})
+        config = round_config(server_round, config)
         if self.strategy is None or grid is None:
             self._record_round_arrays(server_round, arrays, config)
             content = RecordDict({"arrays": arrays, "config": config})

@@ -16,7 +16,7 @@ from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.seeding import generator
-from flwr_splitmix.server.messages import messages_to, with_tickets
+from flwr_splitmix.server.messages import messages_to, round_config, with_tickets
 from flwr_splitmix.server.naming import name_of_option, reasons
 from flwr_splitmix.server.record.checkpointing import facts_of
 from flwr_splitmix.server.rounds.setup import LoopSetup
@@ -181,7 +181,7 @@ class RoundHooks(LoopSetup):
     ) -> Iterable[Message]:
         """Return the evaluate messages for the round's sample of nodes."""
         nodes = self._sample(grid, server_round, "evaluate")
-        content = RecordDict({"arrays": arrays, "config": config})
+        content = RecordDict({"arrays": arrays, "config": round_config(server_round, config)})
         messages = messages_to(
             list(nodes.values()), content, MessageType.EVALUATE, in_run=grid is not None
         )

@@ -65,6 +65,28 @@ def test_an_epsilon_is_of_who_reported_it() -> None:
     assert spent[0] < spent[1] == strategy.rows[-1]["train_epsilon"]
 
 
+def test_every_message_names_its_round_to_mods() -> None:
+    """As those of Flower's strategies do, whose mods read it from both kinds of messages."""
+    named: list[tuple[str, int, Any]] = []
+
+    def noting(method: str) -> Any:
+        def configure(strategy: SFL, server_round: int, *arguments: Any) -> list[Message]:
+            messages = list(getattr(SFL, method)(strategy, server_round, *arguments))
+            for message in messages:
+                config = message.content.config_records["config"]
+                named.append((message.metadata.message_type, server_round, config["server-round"]))
+            return messages
+
+        return configure
+
+    methods = ("configure_train", "configure_evaluate")
+    kind: Any = type("Own", (SFL,), {method: noting(method) for method in methods})
+    toy = Toy(clients=2, tests=4)
+    strategy = kind(toy.upper(), device="cpu", steps_per_round=1, evaluation="federated")
+    strategy.fit(toy.make_clients(), 2)
+    assert set(named) == {(kind, n, n) for kind in ("train", "evaluate") for n in (1, 2)}
+
+
 class Counting(SplitClient):
     """Counts its attaches."""
 
