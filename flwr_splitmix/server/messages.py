@@ -14,6 +14,10 @@ from flwr_splitmix.links.ticket import Ticket, with_record
 log = logging.getLogger("flwr.splitmix")
 
 
+_RECEIVERS = {"train_config": "mods and the aggregator", "evaluate_config": "mods"}
+"""By argument of `start`, who reads its entries; an aggregator has no part in an evaluation."""
+
+
 def message_config(name: str, config: ConfigRecord | None) -> ConfigRecord:
     """Return the entries that messages carry, with a warning that a `client_fn` sees none.
 
@@ -24,10 +28,11 @@ def message_config(name: str, config: ConfigRecord | None) -> ConfigRecord:
     """
     if config:
         log.warning(
-            "%s (%s) reaches mods and the aggregator, but no client_fn: clients are built from the "
+            "%s (%s) reaches %s, but no client_fn: clients are built from the "
             "run configuration (context.run_config)",
             name,
             ", ".join(sorted(config)),
+            _RECEIVERS[name],
         )
     return config or ConfigRecord()
 

@@ -22,9 +22,13 @@ from flwr_splitmix.words import described, with_article
 log = logging.getLogger("flwr.splitmix")
 
 
+_OVER_LINK = (
+    "an evaluation is computed over the link, not from replies; an observer gets its result in "
+    "on_round"
+)
+
 _UNCALLED = {
-    "aggregate_evaluate": "an evaluation is computed over the link, not from replies; an observer "
-    "gets its result in on_round",
+    "aggregate_evaluate": _OVER_LINK,
     "configure_fit": "in flwr.serverapp.strategy its name is configure_train",
     "aggregate_fit": "in flwr.serverapp.strategy its name is aggregate_train",
 }
@@ -62,12 +66,23 @@ def warn_of_initial_weights(strategy: str) -> None:
     )
 
 
+_UNCALLED_OF_AGGREGATORS = {
+    **_UNCALLED,
+    "configure_evaluate": "an aggregator has no part in an evaluation; override it in a subclass "
+    "of the strategy of split learning",
+    "evaluate_metrics_aggr_fn": _OVER_LINK,
+}
+"""The same of an aggregator, with what it may be given."""
+
+
 def warn_of_uncalled(strategy: flower.Strategy, aggregator: flower.Strategy | None) -> None:
     """Log the user's own methods of strategy and aggregator that nothing calls."""
-    for owner in (strategy, *with_wrapped(aggregator)):
+    owners = [(strategy, _UNCALLED)]
+    owners += [(wrapped, _UNCALLED_OF_AGGREGATORS) for wrapped in with_wrapped(aggregator)]
+    for owner, uncalled in owners:
         kind = type(owner)
-        for name, why in _UNCALLED.items():
-            method = getattr(kind, name, None)
+        for name, why in uncalled.items():
+            method = getattr(owner, name, None)
             module = getattr(method, "__module__", None) or "flwr"
             if callable(method) and module.split(".")[0] not in ("flwr", "flwr_splitmix"):
                 log.warning("%s.%s is never called: %s", kind.__name__, name, why)

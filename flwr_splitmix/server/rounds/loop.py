@@ -69,9 +69,9 @@ class RoundLoop(RoundHooks):
             Maximum wait, in seconds and at most 120, for nodes to answer and for clients to attach
             and to finish; ignored if there is an `attach_timeout`.
         train_config, evaluate_config
-            Entries of the messages, for mods and the aggregator. A `client_fn` does not see them
-            (in a simulation it is called once), and a warning is logged: a client is built from the
-            run configuration, `context.run_config`.
+            Entries of the messages, for mods, and those of training for the aggregator. A
+            `client_fn` does not see them (in a simulation it is called once), and a warning is
+            logged: a client is built from the run configuration, `context.run_config`.
         evaluate_fn
             Central evaluation, called every `evaluate_every` rounds and after the last round (not
             before the first). It gets the averaged lower segment; if the strategy does not

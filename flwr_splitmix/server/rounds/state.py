@@ -45,7 +45,7 @@ class RunState(Generic[Shape]):
     evaluate_fn
         Central evaluation, if any.
     train_config, evaluate_config
-        Entries of the messages, for mods and the aggregator.
+        Entries of the messages, for mods, and those of training for the aggregator.
     continues_fit
         Whether the clients are those of the strategy's last `fit`.
 

@@ -25,6 +25,12 @@ def test_entries_that_no_client_fn_sees_are_told(caplog: pytest.LogCaptureFixtur
     assert "train_config (epochs, lr) reaches mods and the aggregator, but no" in caplog.text
 
 
+def test_entries_of_evaluation_have_other_readers(caplog: pytest.LogCaptureFixture) -> None:
+    """No method of an aggregator is called for an evaluation."""
+    message_config("evaluate_config", ConfigRecord({"a": 1}))
+    assert "evaluate_config (a) reaches mods, but no client_fn" in caplog.text
+
+
 @pytest.mark.parametrize("nothing", [None, ConfigRecord()])
 def test_no_entries_no_words(
     nothing: ConfigRecord | None, caplog: pytest.LogCaptureFixture

@@ -73,6 +73,29 @@ def test_an_aggregation_of_evaluations_that_nothing_calls(
     ]
 
 
+class Configures(FedAvg):
+    """An aggregator that chooses who evaluates."""
+
+    def configure_evaluate(self, *arguments: Any) -> Iterable[Message]:
+        raise AssertionError
+
+
+def test_the_evaluation_of_an_aggregator_that_nothing_calls(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    options = {"min_train_nodes": 1, "min_available_nodes": 1}
+    for aggregator, name, reason in (
+        (Configures(**options), "Configures.configure_evaluate", "an aggregator has no part in an"),
+        (
+            FedAvg(**options, evaluate_metrics_aggr_fn=lambda replies, key: MetricRecord()),
+            "FedAvg.evaluate_metrics_aggr_fn",
+            "an evaluation is computed over the link",
+        ),
+    ):
+        (warning,) = warnings_about(caplog, "never called", aggregator=aggregator)
+        assert warning.startswith(f"{name} is never called: {reason}")
+
+
 class Old:
     """Methods that Flower's strategies had under other names."""
 
