@@ -15,6 +15,7 @@ from flwr_splitmix.clients import Client
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.overriding import is_own
 from flwr_splitmix.seeding import generator
 from flwr_splitmix.server.messages import messages_to, round_config, with_tickets
 from flwr_splitmix.server.naming import name_of_option, reasons
@@ -48,9 +49,16 @@ class RoundHooks(LoopSetup):
     @property
     def run_state(self) -> RunState[Any]:
         """The current or last run; LinkError if there was none."""
+        name = type(self).__name__
+        if self._run_state is None and is_own(type(self), "start"):
+            raise LinkError(
+                f"{name} has no run and no link: its own start() must call super().start(...), "
+                "which runs the rounds over a link; put the work of a round into aggregate_train, "
+                "an observer's on_round or evaluate_fn"
+            )
         if self._run_state is None:
             raise LinkError(
-                f"{type(self).__name__} has no run and no link, as neither its start() nor its "
+                f"{name} has no run and no link, as neither its start() nor its "
                 "fit() was called; no strategy can wrap it: one that wraps others goes inside, as "
                 "in aggregator=DifferentialPrivacyServerSideFixedClipping(FedAvg(), ...)"
             )

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord
 
+from flwr_splitmix.links import LinkError
 from flwr_splitmix.server.aggregation import AggregatorError, lower
 from flwr_splitmix.server.rounds import round as one_round
 from flwr_splitmix.strategies import PSL, SFL, SplitStrategy
@@ -100,6 +101,19 @@ def test_an_aggregation_is_checked_by_whoever_made_it(monkeypatch: pytest.Monkey
     checked.clear()
     rows(overriding(SFL, "aggregate_train", lambda pair: pair))
     assert checked == ["FedAvg", "Own"] * 2
+
+
+def test_a_start_with_flowers_loop_is_told_its_place() -> None:
+    """Flower's examples override `start` so; nothing wraps this strategy."""
+
+    class Own(SFL):
+        def start(self, grid: Any, initial_arrays: ArrayRecord, *_: Any, **__: Any) -> Any:
+            return self.configure_train(1, initial_arrays, ConfigRecord(), grid)
+
+    strategy = Own(Toy().upper(), device="cpu")
+    with pytest.raises(LinkError, match=r"its own start\(\) must call super\(\).start") as error:
+        strategy.start(None, ArrayRecord())
+    assert "wrap" not in str(error.value)
 
 
 def test_without_averaging_nothing_need_be_returned() -> None:
