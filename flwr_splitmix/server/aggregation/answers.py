@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from flwr.serverapp import strategy as flower
 from flwr_splitmix.clients.weights import differences
 from flwr_splitmix.links.ticket import RECORD
 from flwr_splitmix.seen_keys import SeenKeys
+from flwr_splitmix.server.aggregation.choice import with_wrapped
 from flwr_splitmix.server.aggregation.measured import to_whole
 from flwr_splitmix.server.aggregation.nodes import AggregatorError
-from flwr_splitmix.words import described
+from flwr_splitmix.words import described, listed
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -75,6 +76,26 @@ def asked_no_node(strategy: flower.Strategy, server_round: int) -> AggregatorErr
     return AggregatorError(
         f"{type(strategy).__name__} asked no node to train in round {server_round}"
     )
+
+
+def missing_weight(strategy: flower.Strategy, replies: Sequence[Message]) -> AggregatorError | None:
+    """Return the error of a strategy that weights clients by what they do not report, if it is so.
+
+    Parameters
+    ----------
+    replies
+        At least one; all have the same metrics.
+    """
+    reported = [name for record in replies[0].content.metric_records.values() for name in record]
+    for weighting in with_wrapped(strategy):
+        key = getattr(weighting, "weighted_by_key", None)
+        if isinstance(key, str) and key not in reported:
+            return AggregatorError(
+                f"{type(weighting).__name__} has weighted_by_key={key!r}, which clients do not "
+                f"report; it must be one of {listed(map(repr, reported))}, or a metric that "
+                "clients add in release()"
+            )
+    return None
 
 
 def aggregated(

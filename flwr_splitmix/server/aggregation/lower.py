@@ -17,6 +17,7 @@ from flwr.app import (
 )
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
+from flwr.serverapp.exception import InconsistentMessageReplies
 from torch import Tensor
 
 from flwr_splitmix.seen_keys import SeenKeys
@@ -25,6 +26,7 @@ from flwr_splitmix.server.aggregation.answers import (
     asked_no_node,
     check_finite,
     in_dtypes_of,
+    missing_weight,
     training_messages_of,
 )
 from flwr_splitmix.server.aggregation.choice import (
@@ -217,7 +219,8 @@ class LowerAggregator:
         ------
         AggregatorError
             If the strategy returns something else than arrays like the clients', or nothing though
-            no client was lost, in this round or since an earlier one, or NaN or infinite numbers.
+            no client was lost, in this round or since an earlier one, or NaN or infinite numbers,
+            or if its `weighted_by_key` is no metric that clients report.
         """
         if self.strategy is None or not replies:
             return None, None
@@ -233,8 +236,13 @@ class LowerAggregator:
             means |= unchanged(replies, self._current)
         self._warn_of_wrapped_optimizer(replies[0])
         note_use(self.strategy, self._use)
-        with self._numbers.changing():
-            returned = self.strategy.aggregate_train(server_round, replies)
+        try:
+            with self._numbers.changing():
+                returned = self.strategy.aggregate_train(server_round, replies)
+        except InconsistentMessageReplies as error:
+            if (missing := missing_weight(self.strategy, replies)) is not None:
+                raise missing from error
+            raise
         arrays, metrics = aggregated(returned, self.strategy, like, self.once)
         if not arrays:
             return self._arrays_before(server_round, len(replies)), metrics

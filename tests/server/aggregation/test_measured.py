@@ -225,7 +225,20 @@ def test_statistics_are_weighted_as_the_aggregator_is_told(name: str) -> None:
         assert not torch.equal(after[part], client_weights[1][part])
 
 
-@pytest.mark.parametrize("q", [None, 0, [1.0]], ids=str)
+@pytest.mark.parametrize("kind", [flower.FedAvg, flower.FedAdam])
+def test_a_weight_that_no_client_reports_is_named(kind: Any) -> None:
+    """Flower names only the key, and a round's training is lost."""
+    toy = Toy(clients=2)
+    aggregator = kind(weighted_by_key="n", **ANY_NODES)
+    strategy = SFL(toy.upper(), device="cpu", optimizer=sgd(0.1), aggregator=aggregator)
+    with pytest.raises(
+        AggregatorError,
+        match=f"{kind.__name__} has weighted_by_key='n', .* one of 'num-examples' and 'num-steps'",
+    ):
+        strategy.fit(toy.make_clients(sgd(0.1)), 1)
+
+
+@pytest.mark.parametrize("q", [0, [1.0]], ids=str)
 def test_weights_that_are_none_are_the_aggregators_to_refuse(q: Any) -> None:
     """Such as flwr's exceptions for them, which name the key."""
     toy = Toy(clients=2)
@@ -235,10 +248,8 @@ def test_weights_that_are_none_are_the_aggregators_to_refuse(q: Any) -> None:
         for client in clients:
             client.q = q  # type: ignore[attr-defined]
         kind = flower.FedAdam if optimizer else flower.FedAvg
-        aggregator = kind(weighted_by_key="p" if q is None else "q", **ANY_NODES)
+        aggregator = kind(weighted_by_key="q", **ANY_NODES)
         strategy = SFL(toy.upper(), device="cpu", optimizer=sgd(0.1), aggregator=aggregator)
-        for client in clients if q is None else ():
-            client.q = 1  # type: ignore[attr-defined]
         with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever flwr raises
             strategy.fit(clients, 1)
         messages.append((type(caught.value), str(caught.value)))
