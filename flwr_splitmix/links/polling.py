@@ -32,16 +32,19 @@ class Mail:
     ----------
     unread
         Ids of earlier messages whose replies are no longer awaited; they are pulled, so that they
-        do not pile up, and discarded.
+        do not pile up.
 
     Attributes
     ----------
     replies
         By node id.
+    earlier_replies
+        Replies to earlier messages, which nobody awaits.
     """
 
     def __init__(self, grid: Grid, messages: Sequence[Message], unread: Iterable[str] = ()) -> None:
         self.replies: dict[int, Message] = {}
+        self.earlier_replies: list[Message] = []
         self._grid = grid
         message_ids = grid.push_messages(list(messages)) if messages else ()
         self._awaited_ids = {message_id for message_id in message_ids if message_id}
@@ -61,6 +64,8 @@ class Mail:
                 self.unread.discard(answered)
                 if answered in self._awaited_ids:
                     new[reply.metadata.src_node_id] = reply
+                else:
+                    self.earlier_replies.append(reply)
         self.replies |= new
         return new
 

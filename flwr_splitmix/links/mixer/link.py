@@ -183,6 +183,7 @@ class MixerLink(DialledLink):
         finally:
             if mail is not None:
                 self._unread = mail.unread
+                self.warn_of_metrics([*mail.replies.values(), *mail.earlier_replies])
             channel.close()
 
     def _opening(self, tickets: Sequence[Ticket], nodes: Mapping[int, int]) -> dict[str, Any]:

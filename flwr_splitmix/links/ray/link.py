@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -177,8 +177,9 @@ class RayLink(RunLink):
         )
         yield clients
         if messages and messages[0].metadata.message_type == "train":
-            self._finish(grid, clients, tickets)
+            self._finish(grid, clients, tickets, replies)
         elif messages:
+            self.warn_of_metrics(replies.values())
             self._keep(tickets.values(), handle_of)
 
     def _keep(self, tickets: Iterable[Ticket], handle_of: Mapping[int, Any]) -> None:
@@ -201,7 +202,13 @@ class RayLink(RunLink):
                 "the clients' states of %s were not kept in time", counted(len(late), "host")
             )
 
-    def _finish(self, grid: Grid, clients: Clients, tickets: Mapping[int, Ticket]) -> None:
+    def _finish(
+        self,
+        grid: Grid,
+        clients: Clients,
+        tickets: Mapping[int, Ticket],
+        first_replies: Mapping[int, Message],
+    ) -> None:
         ending = {node: t for node, t in tickets.items() if t.client not in clients.failures}
         messages = [
             Message(
@@ -221,8 +228,20 @@ class RayLink(RunLink):
                 clients.fail(ticket.client, reason)
             else:
                 release_record(reply)
+                _carry_metrics(first_replies[node], reply)
                 replies[ticket.client] = reply
         clients.replies = replies
+
+
+def _carry_metrics(first_reply: Message, reply: Message) -> None:
+    """Add the metrics in the first reply of a client's round, which are a mod's, to its last one.
+
+    On a SuperNode the first reply is the last one. Of two metrics of one name, the last counts.
+    """
+    for key, record in first_reply.content.metric_records.items():
+        last = reply.content.get(key, record)
+        if isinstance(last, MetricRecord):
+            reply.content[key] = MetricRecord({**record, **last})
 
 
 def _read_descriptions(

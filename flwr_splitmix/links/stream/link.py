@@ -188,6 +188,7 @@ class StreamLink(DialledLink):
         finally:
             if mail is not None:
                 self._unread = mail.unread
+                self.warn_of_metrics([*mail.replies.values(), *mail.earlier_replies])
             for seat in seats:
                 seat.line.end("leave", "the ServerApp has ended the round")
             self._service.close([seat.admission for seat in seats])

@@ -32,6 +32,52 @@ def link(monkeypatch: pytest.MonkeyPatch) -> RayLink:
     return link
 
 
+def messages_of_round(clients: int, message_type: str) -> list[Message]:
+    """Return a message with a ticket for each client."""
+    nodes = {index: 100 + index for index in range(clients)}
+    ticket_of = partial(Ticket, seed=0, server_round=1, num_rounds=9)
+    messages = messages_to(list(nodes.values()), RecordDict(), message_type, in_run=False)
+    return with_tickets(messages, nodes, ticket_of, lambda client: {})
+
+
+def with_metrics_of_mods(message: Message, context: Context) -> Message:
+    """Answer as a ClientApp whose mods add metrics to every reply."""
+    message_type = message.metadata.message_type
+    content = RecordDict({RECORD: ConfigRecord({"num-examples": 7})})
+    if message_type == "train.finish":
+        content = RecordDict({"metrics": MetricRecord({"num-steps": 2, "seconds": 3.0})})
+    content["of-mods"] = MetricRecord({"battery": 0.5, message_type: 1.0})
+    if message_type == "train":
+        content["metrics"] = MetricRecord({"num-steps": 9, "memory": 8.0})
+    return Message(content, reply_to=message)
+
+
+def test_metrics_that_a_mod_adds_to_the_first_reply_are_in_the_last(link: RayLink) -> None:
+    """On a SuperNode they are, as the round has only one."""
+    grid = FakeGrid(with_metrics_of_mods, 2)
+    with link.round(grid.grid, messages_of_round(2, "train")) as clients:
+        pass
+    for client in (0, 1):
+        assert dict(clients.replies[client].content.metric_records) == {
+            "metrics": MetricRecord({"num-steps": 2, "memory": 8.0, "seconds": 3.0}),
+            "of-mods": MetricRecord({"battery": 0.5, "train": 1.0, "train.finish": 1.0}),
+        }
+
+
+def test_metrics_that_a_mod_adds_to_an_evaluation_are_named_once(
+    link: RayLink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(link, "_keep", lambda *_: None)  # there are no hosts
+    grid = FakeGrid(with_metrics_of_mods, 2)
+    for _ in range(2):
+        with link.round(grid.grid, messages_of_round(2, "evaluate")):
+            pass
+    assert caplog.messages == [
+        "left out of the run's metrics: 'battery' and 'evaluate', which a mod adds to replies of "
+        "an evaluation; add them to replies of training"
+    ]
+
+
 def test_errors_leave_their_clients_out_and_warnings_are_logged(
     link: RayLink, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -52,11 +98,7 @@ def test_errors_leave_their_clients_out_and_warnings_are_logged(
         return Message(content, reply_to=message)
 
     grid = FakeGrid(handle, 7)
-    nodes = {index: 100 + index for index in range(7)}
-    ticket_of = partial(Ticket, seed=0, server_round=1, num_rounds=9)
-    messages = messages_to(list(nodes.values()), RecordDict(), "train", in_run=False)
-    messages = with_tickets(messages, nodes, ticket_of, lambda client: {})
-    with link.round(grid.grid, messages) as clients:
+    with link.round(grid.grid, messages_of_round(7, "train")) as clients:
         assert clients.descriptions == {c: Description(num_examples=7) for c in (0, 3, 4, 5)}
     assert clients.failures == {
         1: "no memory",

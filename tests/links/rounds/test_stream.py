@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import Context, Message, MetricRecord
 
-from flwr_splitmix import Run, adamw
+from flwr_splitmix import Run, SplitClientApp, adamw
 from flwr_splitmix.events import RoundBegun
 from flwr_splitmix.links import StreamLink
 from flwr_splitmix.observers import Observer
@@ -263,3 +264,25 @@ def test_a_run_forgets_a_number_of_parts_that_changed(
     assert warning.startswith(
         "num-partitions of 1 node changed during the run, such as that of client 2 from 4 to 9: "
     )
+
+
+def test_metrics_that_a_mod_adds_to_an_evaluation_are_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Those of training have a column."""
+
+    def mod(message: Message, context: Context, call_next: Any) -> Message:
+        reply: Message = call_next(message, context)
+        name = "battery" if reply.metadata.message_type == "train" else "fairness"
+        reply.content["of-mod"] = MetricRecord({name: 0.5})
+        return reply
+
+    grid = FakeGrid(SplitClientApp(toy_app(TOY).client_fn, mods=[mod]), TOY.clients)
+    strategy = make("SFL", None)
+    start(strategy, StreamLink(address="127.0.0.1:0"), grid, 3)
+    grid.wait()
+    assert [row["train_battery"] for row in strategy.rows] == [0.5] * 3
+    assert [line for line in caplog.messages if "left out" in line] == [
+        "left out of the run's metrics: 'fairness', which a mod adds to replies of an evaluation; "
+        "add them to replies of training"
+    ]
