@@ -20,7 +20,10 @@ _MAX_TRACEBACK_CHARACTERS = 100_000
 """Characters at the end of a traceback that are searched for its last line."""
 
 _WRAPPED = re.compile(r"Exception ClientAppException occurred\. Message: (.*?)'?>?$", re.DOTALL)
-"""How a simulation's engine words an exception; it does not name the type."""
+"""How a simulation's engine words an exception; its type is in the traceback before."""
+
+_ON_A_SUPERNODE = re.compile(r"<class '([\w.]+)'>:<'(.*)'>", re.DOTALL)
+"""How a SuperNode words the type and text of an exception."""
 
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.2
 
@@ -157,7 +160,23 @@ def release_record(reply: Message) -> None:
 
 
 def error_sentence(reply: Message) -> str:
-    """Return the last line of an error reply: the exception, without the traceback."""
+    """Return the exception of an error reply, with its type if it is known, without traceback."""
     text = (reply.error.reason or "").rstrip()[-_MAX_TRACEBACK_CHARACTERS:] or "no reason given"
-    wrapped = _WRAPPED.search(text)
-    return one_line(f"its ClientApp failed: {wrapped[1]}" if wrapped else text.splitlines()[-1])
+    if wrapped := _WRAPPED.search(text):
+        return _failed(_type_in(text, wrapped[1]), wrapped[1])
+    if named := _ON_A_SUPERNODE.fullmatch(text):
+        return _failed(named[1], named[2])
+    return one_line(text.splitlines()[-1])
+
+
+def _failed(kind: str, text: str) -> str:
+    """Return a sentence on an exception with the name of its class, if it is known, and a text."""
+    words = [part for part in (kind.rpartition(".")[2], text) if part]
+    return one_line(f"the ClientApp failed: {': '.join(words)}")
+
+
+def _type_in(traceback: str, text: str) -> str:
+    """Return the type of the exception with this text, its full name; "" if unknown."""
+    first = re.escape(text.splitlines()[0]) if text else ""
+    kinds = re.findall(rf"^([A-Za-z_][\w.]*){f': {first}' if first else ''}$", traceback, re.M)
+    return kinds[-1] if kinds else ""

@@ -27,8 +27,35 @@ def test_the_engines_words_around_an_error_are_left_out() -> None:
         "the first line\nlist index out of range'>"
     )
     reply = Message(Error(3, wrapped), reply_to=question(100))
-    assert error_sentence(reply).startswith("its ClientApp failed: the first line")
+    assert error_sentence(reply).startswith("the ClientApp failed: the first line")
     assert error_sentence(reply).endswith("list index out of range")
+
+
+ENGINE = (
+    "<class 'ray.exceptions.RayTaskError(ClientAppException)'>:<'ray::ClientAppActor.run() (pid=1)"
+    '\n  File "client_app.py", line 74, in mod\n    fail()\n{last}\n\nThe above exception was the '
+    "direct cause of the following exception:\n\nray::ClientAppActor.run() (pid=1)\n    raise "
+    "ClientAppException(str(ex)) from ex\nflwr.clientapp.client_app.ClientAppException: \n"
+    "Exception ClientAppException occurred. Message: {text}'>"
+)
+"""What a simulation's engine says of an exception."""
+
+
+@pytest.mark.parametrize(
+    ("text", "last", "sentence"),
+    [
+        ("'metrics'", "KeyError: 'metrics'", "KeyError: 'metrics'"),
+        ("no (a+b", "app.errors.DataError: no (a+b", "DataError: no (a+b"),
+        ("one\ntwo", "ValueError: one\ntwo", r"ValueError: one\ntwo"),
+        ("", "AssertionError", "AssertionError"),
+    ],
+)
+def test_the_type_of_a_nodes_error_is_told(text: str, last: str, sentence: str) -> None:
+    """A KeyError's text alone is a word that could mean anything."""
+    kind = last.partition(":")[0]
+    for reason in (ENGINE.format(text=text, last=last), f"<class '{kind}'>:<'{text}'>"):
+        reply = Message(Error(3, reason), reply_to=question(100))
+        assert error_sentence(reply) == f"the ClientApp failed: {sentence}"
 
 
 def test_replies_that_nobody_waits_for_are_thrown_away() -> None:
