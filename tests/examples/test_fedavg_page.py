@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_splitmix import SplitClientApp
@@ -43,6 +43,21 @@ def answer(app: ClientApp, method: str, kind: str, content: RecordDict) -> Messa
 
 def test_it_is_an_app_that_our_commands_accept(client_app: Any) -> None:
     assert isinstance(client_app.app, SplitClientApp)
+
+
+def test_in_a_run_with_phases_the_message_chooses(client_app: Any) -> None:
+    names = dict(vars(client_app))
+    exec(program("docs/own-app.md", "class FirstWholeThenSplit"), names)
+    model = split_vision_model("lenet5")
+    whole = {
+        f"{i}.{name}": w for i, part in enumerate(model) for name, w in part.state_dict().items()
+    }
+    content = RecordDict({"arrays": ArrayRecord(whole)})
+    content["config"] = ConfigRecord({"phase": "fedavg", "server-round": 1})
+    assert answer(names["app"], "", "train", content).content.metric_records
+    content["config"] = ConfigRecord({"server-round": 1})
+    with pytest.raises(Exception, match="no split-learning ticket"):
+        answer(names["app"], "", "train", content)
 
 
 def test_fedavg_is_answered_with_the_whole_model_trained(client_app: Any) -> None:

@@ -83,7 +83,7 @@ class Configures(FedAvg):
 def test_the_evaluation_of_an_aggregator_that_nothing_calls(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    options = {"min_train_nodes": 1, "min_available_nodes": 1}
+    options: dict[str, Any] = {"min_train_nodes": 1, "min_available_nodes": 1}
     for aggregator, name, reason in (
         (Configures(**options), "Configures.configure_evaluate", "an aggregator has no part in an"),
         (
