@@ -17,7 +17,7 @@ from flwr_splitmix.server.aggregation.choice import with_wrapped
 from flwr_splitmix.server.evaluation.central import EvaluateFn, central_result
 from flwr_splitmix.server.evaluation.over_link import to_record
 from flwr_splitmix.storage import plain_numbers
-from flwr_splitmix.words import described, with_article
+from flwr_splitmix.words import described, listed, one_line, with_article
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -151,6 +151,13 @@ def evaluate_model(
                 server_round,
                 "'accuracy' that is one number" if "accuracy" in record else "'accuracy'",
             )
+        if central is not None and (lists := _lists(record)) and not any(map(_lists, earlier)):
+            log.warning(
+                "round %d: the run's rows leave out %s of evaluate_fn; a metric that is a list "
+                "has no column: return each of its numbers as a metric",
+                server_round,
+                listed((repr(one_line(name)[:60]) for name in lists), most=5),
+            )
         if record is not None:
             result.evaluate_metrics_serverapp[server_round] = record
     if over_link is not None:
@@ -174,6 +181,11 @@ def _no_share(record: MetricRecord | None) -> float | None:
     if isinstance(accuracy, (int, float)) and (accuracy < 0 or accuracy > 1):
         return accuracy
     return None
+
+
+def _lists(record: MetricRecord | None) -> list[str]:
+    """Return the names of metrics that are lists."""
+    return [name for name, value in (record or {}).items() if isinstance(value, list)]
 
 
 def _metrics(returned: Any) -> MetricRecord | None:

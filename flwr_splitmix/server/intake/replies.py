@@ -197,6 +197,19 @@ class ReplyIntake:
                 listed((repr(one_line(name)[:60]) for name in excluded), most=5),
                 NAME_RULE,
             )
+        count = Counter(
+            name
+            for metrics in map(metrics_of, replies)
+            for name, value in metrics.items()
+            if isinstance(value, list) and NAME.fullmatch(name)
+        )
+        lists = sorted(name for name, n in count.items() if 2 * n > len(replies))
+        if lists and self._once.add("lists"):
+            log.warning(
+                "left out of the run's rows: %s; a metric that is a list has no column: report "
+                "each of its numbers as a metric",
+                listed(map(repr, lists), most=5),
+            )
         self._warn_of_shared_columns(means)
         return means
 

@@ -66,6 +66,18 @@ def test_an_accuracy_that_is_no_share_is_told_once(
     assert all(f"round 1: evaluate_fn returned an accuracy of {accuracy:g}" in s for s in warnings)
 
 
+def test_metrics_that_are_lists_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Flower's result has them."""
+    metrics = MetricRecord({"accuracy": 0.5, "per-class": [0.25, 0.75], "f1": 0.5})
+    strategy = SFL(TOY.upper(), device="cpu", steps_per_round=1)
+    result = strategy.fit(TOY.make_clients(), 3, evaluate_fn=lambda *_: metrics)
+    assert result.evaluate_metrics_serverapp[3]["per-class"] == [0.25, 0.75]
+    assert [text for text in caplog.messages if "list" in text] == [
+        "round 1: the run's rows leave out 'per-class' of evaluate_fn; a metric that is a list "
+        "has no column: return each of its numbers as a metric"
+    ]
+
+
 def test_an_evaluation_beside_a_central_one_has_columns_of_its_own() -> None:
     rows: list[dict[str, Any]] = []
     evaluate: Any

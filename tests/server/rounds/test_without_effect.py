@@ -143,6 +143,22 @@ def test_metrics_that_their_names_exclude(strategy: Any, caplog: pytest.LogCaptu
     assert warnings_about(caplog, "metrics", strategy) == []
 
 
+class ReportsLists(SplitClient):
+    """A client with metrics that are lists."""
+
+    def release(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        arrays, metrics = super().release()
+        return arrays, {**metrics, "per-class": [1.0, 2.0], "own": 1.0, "Top": [1.0]}
+
+
+@pytest.mark.parametrize("strategy", [PSL, SFL])
+def test_metrics_that_are_lists(strategy: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert warnings_about(caplog, "list", strategy, ReportsLists) == [
+        "left out of the run's rows: 'per-class'; a metric that is a list has no column: report "
+        "each of its numbers as a metric"
+    ]
+
+
 class OneReports(SplitClient):
     """A client with metrics that the others do not have."""
 
