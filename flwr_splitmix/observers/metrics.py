@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.events import EvaluationResult, Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.files.json_values import strict_json
+from flwr_splitmix.hiding.epsilons import is_epsilon
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.runs.epsilon import epsilon_of
 from flwr_splitmix.seen_keys import SeenKeys
@@ -120,28 +121,45 @@ def row_of(event: RoundDone, uplink_bytes_psl: int = 0) -> dict[str, Any]:
 def evaluation_columns(shown: EvaluationResult | None) -> dict[str, Any]:
     """Return an evaluation's columns of a row: accuracy, loss, and further scores as "eval_..."."""
     scores = {} if shown is None else shown.scores
+    others = ["loss"] if shown is not None and shown.loss is not None else []
+    columns = _prefixed("eval_", [*scores, *others])
     return {
         "accuracy": shown.accuracy if shown else None,
         "accuracy_kind": shown.kind if shown else None,
         "accuracy_spread": shown.spread if shown else None,
         "eval_loss": shown.loss if shown else None,
-        **{f"eval_{_plain(name)}": value for name, value in scores.items()},
+        **{columns[name]: value for name, value in scores.items()},
     }
 
 
 def _means(event: RoundDone) -> dict[str, float]:
     """Return the means of clients' metrics as "train_..."."""
     means = {name: mean for name, mean in event.client_means.items() if name != LOSS}
-    return {column_of(name): mean for name, mean in means.items()}
+    columns = columns_of(means)
+    return {columns[name]: mean for name, mean in means.items()}
 
 
-def column_of(metric: str) -> str:
-    """Return the column that has the mean of a client's metric."""
-    return f"train_{_plain(metric)}"
+def columns_of(metrics: Iterable[str]) -> dict[str, str]:
+    """Return, by name, the columns that have the means of clients' metrics."""
+    return _prefixed("train_", metrics)
 
 
-def _plain(metric: str) -> str:
-    return metric.replace("-", "_")
+def _prefixed(prefix: str, metrics: Iterable[str]) -> dict[str, str]:
+    """Return, by name, the columns of metrics; a name that has the prefix gets no second one.
+
+    It does if its column is that of another metric, as that of "train-top1" beside "top1", or of an
+    epsilon: those are no means.
+    """
+    plain = {name: name.replace("-", "_") for name in metrics}
+    taken = {f"{prefix}{name}" for name in plain.values()}
+    return {
+        name: column
+        if column.startswith(prefix)
+        and column not in taken
+        and not is_epsilon(name.replace("_", "-").removeprefix(prefix.replace("_", "-")))
+        else f"{prefix}{column}"
+        for name, column in plain.items()
+    }
 
 
 def _updates(event: RoundDone) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr_splitmix.clients.weights import HasShape, differences
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.arrays import to_numpy
-from flwr_splitmix.observers.metrics import column_of, median_norm
+from flwr_splitmix.observers.metrics import LOSS, columns_of, median_norm
 from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.segments.batch_norm import is_variance, largest
 from flwr_splitmix.server.intake.absurd_updates import (
@@ -214,16 +214,17 @@ class ReplyIntake:
         return means
 
     def _warn_of_shared_columns(self, names: Iterable[str]) -> None:
-        columns: dict[str, str] = {}
-        for name in sorted(names):
-            first = columns.setdefault(column_of(name), name)
+        first_of_column: dict[str, str] = {}
+        columns = columns_of(name for name in names if name != LOSS)
+        for name, column in sorted(columns.items()):
+            first = first_of_column.setdefault(column, name)
             if first != name and self._once.add("shared"):
                 log.warning(
                     "the clients' metrics %r and %r share the column %s, which has the latter; "
                     "give one another name",
                     first,
                     name,
-                    column_of(name),
+                    column,
                 )
 
     def _averaging_dtypes(self, replies: Sequence[Message]) -> dict[str, np.dtype[Any]]:

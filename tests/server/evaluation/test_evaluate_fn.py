@@ -66,6 +66,23 @@ def test_an_accuracy_that_is_no_share_is_told_once(
     assert all(f"round 1: evaluate_fn returned an accuracy of {accuracy:g}" in s for s in warnings)
 
 
+@pytest.mark.parametrize(
+    ("metrics", "columns"),
+    [
+        ({"eval_f1": 1.0, "eval-auc": 2.0}, {"eval_f1": 1.0, "eval_auc": 2.0, "eval_loss": None}),
+        ({"eval_f1": 1.0, "f1": 2.0}, {"eval_eval_f1": 1.0, "eval_f1": 2.0, "eval_loss": None}),
+        ({"eval_loss": 1.0}, {"eval_loss": 1.0}),
+        ({"eval_loss": 1.0, "loss": 2.0}, {"eval_eval_loss": 1.0, "eval_loss": 2.0}),
+    ],
+)
+def test_a_prefix_that_a_name_has_is_not_doubled(
+    metrics: dict[str, float], columns: dict[str, float | None]
+) -> None:
+    """Flower's apps name their metrics so."""
+    _, row = rows(lambda *_: {"accuracy": 0.5, **metrics})
+    assert {name: row[name] for name in row if name.startswith("eval_")} == columns
+
+
 def test_metrics_that_are_lists_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """Flower's result has them."""
     metrics = MetricRecord({"accuracy": 0.5, "per-class": [0.25, 0.75], "f1": 0.5})

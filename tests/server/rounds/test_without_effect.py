@@ -193,6 +193,28 @@ def test_metrics_that_share_a_column(strategy: Any, caplog: pytest.LogCaptureFix
     assert warnings_about(caplog, "column", strategy, reports(own__norm=1.0, norm=2.0)) == []
 
 
+@pytest.mark.parametrize(
+    ("metrics", "columns"),
+    [
+        ({"train_top1": 1.0}, {"train_top1": 1.0}),
+        ({"train__top1": 1.0}, {"train_top1": 1.0}),
+        ({"train_top1": 1.0, "top1": 2.0}, {"train_train_top1": 1.0, "train_top1": 2.0}),
+        ({"train_epsilon": 1.0}, {"train_train_epsilon": 1.0}),
+        ({"train_loss": 1.0, "train__loss": 2.0}, {"train_loss": 1.0}),
+        ({"trained": 1.0}, {"train_trained": 1.0}),
+    ],
+)
+def test_a_prefix_that_a_name_has_is_not_doubled(
+    metrics: dict[str, float], columns: dict[str, float], caplog: pytest.LogCaptureFixture
+) -> None:
+    """But where that column is another metric's, or would be read as the run's epsilon."""
+    strategy = PSL(TOY.upper(), device="cpu", steps_per_round=1)
+    strategy.fit(TOY.make_clients(kind=reports(**metrics)), 1)
+    (row,) = strategy.rows
+    assert {name: row[name] for name in row if name.startswith("train_")} == columns
+    assert "share the column" not in caplog.text
+
+
 @pytest.mark.parametrize("strategy", [PSL, SFL])
 def test_a_loss_of_clients_beside_the_servers(
     strategy: Any, caplog: pytest.LogCaptureFixture
