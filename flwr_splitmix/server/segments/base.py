@@ -96,9 +96,10 @@ class TrainedSegment:
         elsewhere = used_by_another(self.module, self._use)
         if (self.optimizer.has_stepped or elsewhere) and self._once.add("trained"):
             log.warning(
-                "the server's %s has learned in %s, and continues from that; "
-                "to compare from equal starts make new clients, a new upper segment or trunk, a "
-                "new strategy and a new aggregator for each run",
+                "the server's %s has learned in %s, and its training continues from that; if you "
+                "mean to continue it, nothing is wrong; to compare from equal starts, make new "
+                "clients, a new upper segment or trunk, a new strategy and a new aggregator for "
+                "each run",
                 self.name,
                 "another strategy" if elsewhere else f"an earlier run of this {strategy}",
             )

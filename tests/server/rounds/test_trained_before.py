@@ -30,7 +30,10 @@ def test_other_clients_go_on_from_a_trained_server_with_a_word(
     strategy.fit(clients, 1, initial_arrays=arrays)
     assert ANEW not in caplog.text  # as documented, the same clients go on
     strategy.fit(toy.make_clients(sgd(0.1)), 1)
-    assert caplog.text.count(f"the server's upper {ANEW} PSL, and continues from that; ") == 1
+    assert (
+        caplog.text.count(f"the server's upper {ANEW} PSL, and its training continues from that; ")
+        == 1
+    )
     strategy.fit(toy.make_clients(sgd(0.1)), 1)
     assert caplog.text.count(ANEW) == 1
 
@@ -76,7 +79,10 @@ def test_an_aggregator_of_two_strategies_keeps_its_moments_with_a_word(
     assert caplog.text.count(f"the aggregator, {kind.__name__}, {warning}") == warned
 
 
-ELSEWHERE = "has learned in another strategy, and continues from that; to compare from equal starts"
+ELSEWHERE = (
+    "has learned in another strategy, and its training continues from that; if you mean to "
+    "continue it, nothing is wrong; to compare from equal starts"
+)
 
 
 def test_an_upper_segment_of_two_strategies_goes_on_with_a_word(
