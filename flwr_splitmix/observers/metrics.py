@@ -12,7 +12,6 @@ from torch import Tensor
 
 from flwr_splitmix.events import EvaluationResult, Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.files.json_values import strict_json
-from flwr_splitmix.hiding.epsilons import is_epsilon
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.runs.epsilon import epsilon_of
 from flwr_splitmix.seen_keys import SeenKeys
@@ -156,7 +155,7 @@ def _prefixed(prefix: str, metrics: Iterable[str]) -> dict[str, str]:
         name: column
         if column.startswith(prefix)
         and column not in taken
-        and not is_epsilon(name.replace("_", "-").removeprefix(prefix.replace("_", "-")))
+        and not f"{column}_".startswith(f"{prefix}epsilon_")
         else f"{prefix}{column}"
         for name, column in plain.items()
     }
