@@ -35,13 +35,20 @@ def explained(
     Raises
     ------
     ClientError
-        If it fails and the dtypes differ (a segment may convert its inputs itself), or on the
-        inputs' shape. Where the text may hold data, it is a `WrappedError`.
+        If it fails and the dtypes differ (a segment may convert its inputs itself), on the
+        inputs' shape, or because a buffer changes its size. Where the text may hold data, it is a
+        `WrappedError`.
     """
     check_input_shape(segment, inputs, name)
     try:
         yield
     except (RuntimeError, TypeError, AssertionError) as error:
+        if "resize storage" in str(error):  # weights that leave share their memory with NumPy
+            raise ClientError(
+                f"the {name} changes the size of a buffer: run one batch through the {name} "
+                "before it is given to a client, as observers of quantisation need it, or give the "
+                "buffer a fixed size"
+            ) from error
         dtypes = (p.dtype for p in segment.parameters() if p.dtype.is_floating_point)
         weights = next(dtypes, inputs.dtype)
         differ = weights != inputs.dtype and _OF_DTYPES.search(str(error))

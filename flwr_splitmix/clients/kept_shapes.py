@@ -37,5 +37,6 @@ class KeptShapes:
             raise ClientError(
                 f"the shapes within the {self.name} have changed in this round: {changed}; what "
                 "is kept between rounds needs one shape: give the buffer a fixed size, or register "
-                "it with persistent=False"
+                "it with persistent=False; if its first batch sets the size, run one through the "
+                f"{self.name} before it is given to a client"
             )

@@ -106,3 +106,27 @@ def test_a_kept_state_that_does_not_fit_is_not_called_the_servers() -> None:
     )
     with pytest.raises(ClientError, match=message):
         client.restore(*other.state())
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
+def test_observers_of_quantisation_without_a_first_batch_get_the_remedy() -> None:
+    """NumPy shares the memory of weights that leave; torch's error was blamed on the inputs."""
+
+    def observed(*, ran: bool) -> nn.Module:
+        layers = nn.Sequential(nn.Linear(5, 6), nn.Unflatten(1, (2, 3))).train()
+        quantization: Any = torch.ao.quantization
+        layers.qconfig = quantization.get_default_qat_qconfig("x86")
+        prepared: nn.Module = quantization.prepare_qat(layers)
+        if ran:
+            prepared(DATA.tensors[0])
+        return prepared
+
+    for ran in (True, False):
+        segment = observed(ran=ran)
+        client = SplitClient(segment, DATA, batch_size=4, device="cpu")
+        strategy = PSL(upper(), num_classes=3, device="cpu")
+        if ran:
+            strategy.fit([client], num_rounds=2)
+            continue
+        with pytest.raises(LinkError, match="changes the size of a buffer: run one batch through"):
+            strategy.fit([client], num_rounds=1)
