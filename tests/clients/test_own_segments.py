@@ -249,6 +249,54 @@ def test_a_batch_that_is_not_first_and_a_wrong_geometry_are_named(
         smashed_of(segment)
 
 
+class Dropping(Lower):
+    """Leaves one of its two patches out in training."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        smashed = super().forward(inputs)
+        return smashed[:, :1] if self.training else smashed
+
+
+def test_a_segment_with_fewer_patches_in_training_is_named_in_place_of_the_data() -> None:
+    """Its user was asked to pad data that already had one size."""
+    message = r"\(batch, 1, 3\) in training and \(batch, 2, 3\) in evaluation; .* dropped .* zero"
+    with pytest.raises(ClientError, match=message):
+        smashed_of(Dropping())
+    smashed_of(Dropping(geometry=Geometry(1, 3)))
+
+
+class Counting(Lower):
+    """Counts its calls in place, in a new tensor and in one that grows; and has a constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("replaced", torch.zeros(2))
+        self.register_buffer("grown", torch.zeros(0), persistent=False)
+        self.register_buffer("constant", torch.zeros(1).expand(4), persistent=False)
+        self.register_buffer("missing", torch.full((2,), torch.nan))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        calls = self.get_buffer("calls").add_(1)
+        self.replaced = self.get_buffer("replaced") + 1
+        if not self.training:
+            self.get_buffer("grown").resize_(3).fill_(1.0)
+        return super().forward(inputs) / (1 + calls)
+
+
+def test_the_description_of_a_segment_leaves_its_buffers_as_they_were() -> None:
+    """Each round would otherwise train with others than the same model that is not split."""
+    segment = Counting()
+    before = copy.deepcopy(segment)
+    client = SplitClient(segment, DATA, batch_size=4, device="cpu")
+    client.attach(ORDER, None)
+    for (name, buffer), (_, expected) in zip(
+        segment.named_buffers(), before.named_buffers(), strict=True
+    ):
+        assert buffer.shape == expected.shape, name
+        assert torch.equal(buffer.nan_to_num(7.0), expected.nan_to_num(7.0)), name
+
+
 def test_an_edge_may_be_any_mapping() -> None:
     """JSON takes dicts alone."""
     edge = {"method": "patch", "kappa": 1.0}

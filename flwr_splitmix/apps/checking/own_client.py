@@ -15,11 +15,13 @@ from flwr_splitmix.apps.checking.own_ushape_client import look_at_ends
 from flwr_splitmix.apps.checking.report import Report
 from flwr_splitmix.client_app import SplitClientApp
 from flwr_splitmix.clients import NO_DATA, Client, ClientError, SplitClient, UShapeClient
+from flwr_splitmix.clients.split.lower_checks import check_described, describe_segment
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.examples import Example, fetch
 from flwr_splitmix.errors import FAULTS
 from flwr_splitmix.limits import LARGEST
+from flwr_splitmix.links.errors import own_sentence
 from flwr_splitmix.words import cause, counted
 
 _EXPECTED = "expected a tensor (batch, patches, width)"
@@ -183,6 +185,15 @@ def _look_at_segment(segment: nn.Module, inputs: Tensor, report: Report) -> None
         return
     if wrong := _wrong_output(smashed, inputs):
         report.problems.append(f"the lower segment returns {wrong}")
+        return
+    try:
+        described = describe_segment(segment, inputs)
+        check_described(segment, smashed, (described.tokens, described.width), inputs)
+    except ClientError as error:
+        report.problems.append(own_sentence(error))
+        return
+    except FAULTS as error:
+        report.problems.append(f"the lower segment raised {cause(error, 300)} in evaluation mode")
         return
     parameters = list(segment.parameters())
     report.facts["lower segment"] = (

@@ -12,6 +12,8 @@ from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.explained import check_input_shape, explained
 from flwr_splitmix.clients.weights import check_shaped
 from flwr_splitmix.description import SegmentDescription
+from flwr_splitmix.errors import FAULTS
+from flwr_splitmix.segments.buffers import restored_buffers
 from flwr_splitmix.segments.geometry import Geometry, geometry_of
 from flwr_splitmix.segments.modules import check_module
 from flwr_splitmix.words import counted, with_article
@@ -81,17 +83,31 @@ def check_smashed(smashed: object, examples: int) -> Tensor:
     return smashed
 
 
-def check_described(segment: nn.Module, smashed: Tensor, described: tuple[int, int]) -> None:
+def check_described(
+    segment: nn.Module, smashed: Tensor, described: tuple[int, int], inputs: Tensor
+) -> None:
     """Refuse smashed data (b, tokens, width) of another size than the client has described.
+
+    Parameters
+    ----------
+    inputs
+        Those of which they were made in training mode, (b, ...).
 
     Raises
     ------
     ClientError
-        If tokens or width differ; if the segment has a geometry, this may be wrong.
+        If tokens or width differ; if the segment has a geometry, this may be wrong, else the
+        segment's output may have another size in evaluation.
     """
     size = tuple(smashed.shape[1:])
     if size == described:
         return
+    if _evaluated_size(segment, inputs) == described:
+        raise ClientError(
+            f"the lower segment's output is (batch, {size[0]}, {size[1]}) in training and (batch, "
+            f"{described[0]}, {described[1]}) in evaluation; it must have one size: set patches "
+            "that are dropped in training to zero, in place of leaving them out"
+        )
     before, wrong = "those of its first example", ""
     if geometry_of("segment", segment) is not None:
         before = "those of its segment's geometry"
@@ -101,6 +117,17 @@ def check_described(segment: nn.Module, smashed: Tensor, described: tuple[int, i
         f"(batch, {described[0]}, {described[1]}){wrong}: give the inputs of all batches, of all "
         "clients, one size, series and texts by padding them to one length"
     )
+
+
+def _evaluated_size(segment: nn.Module, inputs: Tensor) -> tuple[int, ...]:
+    """Return tokens and width of a segment's output in evaluation; () if there is none."""
+    training = segment.training
+    try:
+        return tuple(check_smashed(_described(segment.eval(), inputs), len(inputs)).shape[1:])
+    except FAULTS:  # a user's module may raise anything; the caller says what was wrong before
+        return ()
+    finally:
+        segment.train(training)
 
 
 def describe_segment(segment: nn.Module, example: Tensor) -> SegmentDescription:
@@ -132,9 +159,14 @@ def _geometry(segment: nn.Module, example: Tensor) -> Geometry:
     check_input_shape(segment, example)
     if (geometry := geometry_of("segment", segment)) is not None:
         return geometry
-    segment.eval()
-    device = next((p.device for p in segment.parameters()), torch.device("cpu"))
-    with torch.no_grad(), explained(segment, example):  # what a segment caches may need a graph
-        smashed = segment(example.to(device))
+    smashed = _described(segment.eval(), example)
     _, patches, width = check_smashed(smashed, len(example)).shape
     return Geometry(patches, width)
+
+
+def _described(segment: nn.Module, example: Tensor) -> object:
+    """Return a segment's output for an example or two, without a trace in its buffers."""
+    device = next((p.device for p in segment.parameters()), torch.device("cpu"))
+    no_graph = torch.no_grad()  # what a segment caches may need one later
+    with no_graph, restored_buffers(segment), explained(segment, example):
+        return segment(example.to(device))

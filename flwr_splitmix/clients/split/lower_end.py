@@ -93,7 +93,7 @@ class LowerEnd:
             with explained(self.segment, inputs), enough_values("lower segment"):
                 output = self.segment(inputs.to(self.device))
             smashed = check_smashed(output, len(inputs))
-            check_described(self.segment, smashed, self.described)
+            check_described(self.segment, smashed, self.described, inputs)
         if not smashed.requires_grad and any(p.requires_grad for p in self.segment.parameters()):
             raise ClientError(
                 "the lower segment has weights to train, but its output has no gradient: its "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -260,6 +261,24 @@ def test_smashed_data_that_no_server_takes_are_a_problem(
     out: str, problem: str, tmp_path: Path
 ) -> None:
     assert only(checked(tmp_path, out=out).problems).startswith(f"the lower segment {problem}")
+
+
+@pytest.mark.parametrize(
+    ("out", "problem"),
+    [
+        (
+            "smashed[:, :3] if self.training else smashed",
+            r"\(batch, 3, 5\) in training and \(batch, 4, 5\) in evaluation",
+        ),
+        ("smashed if self.training else smashed @ images", "do not fit the lower segment"),
+        ("smashed if self.training else 1 / 0", "ZeroDivisionError: .* in evaluation mode"),
+    ],
+)
+def test_an_output_that_is_another_in_evaluation_is_a_problem(
+    out: str, problem: str, tmp_path: Path
+) -> None:
+    """A client describes itself in evaluation mode, so each round failed after a check passed."""
+    assert re.search(problem, only(checked(tmp_path, out=out).problems))
 
 
 def test_an_error_of_the_lower_segment_shows_its_input(tmp_path: Path) -> None:

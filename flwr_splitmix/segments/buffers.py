@@ -1,0 +1,65 @@
+"""Buffers of a module that its forward pass may change: what they were before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class BufferValues:
+    """Copies of the values that a module's buffers have now.
+
+    Parameters
+    ----------
+    module
+        The module. Its state outside of buffers is not copied.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._before = [
+            (f"{prefix}.{name}" if prefix else name, owner, name, buffer, buffer.detach().clone())
+            for prefix, owner in module.named_modules()
+            for name, buffer in owner.named_buffers(recurse=False)
+        ]
+
+    def changed(self) -> list[str]:
+        """Return the names of those buffers whose values are no longer the same."""
+        return [
+            full_name
+            for full_name, owner, name, _, value in self._before
+            if not _same(getattr(owner, name), value)
+        ]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put all values back in place, also of buffers that were replaced or resized."""
+        for _, owner, name, buffer, value in self._before:
+            if getattr(owner, name) is not buffer:
+                setattr(owner, name, buffer)
+            strided = buffer.layout == torch.strided
+            if not strided or buffer.shape != value.shape:
+                buffer.data = value
+            elif 0 not in buffer.stride() or buffer.numel() < 2:
+                buffer.copy_(value)  # torch writes to no expanded tensor
+
+
+@contextmanager
+def restored_buffers(module: nn.Module) -> Iterator[None]:
+    """Leave a module's buffers as they were, whatever its forward pass makes of them."""
+    before = BufferValues(module)
+    try:
+        yield
+    finally:
+        before.restore()
+
+
+def _same(one: Tensor | None, other: Tensor) -> bool:
+    """Return whether two buffers are equal, NaN where the other is."""
+    if one is None or one.shape != other.shape:
+        return False
+    if other.is_meta or other.layout != torch.strided:
+        return True  # nothing can be seen
+    return bool(((one == other) | (one != one) & (other != other)).all())
