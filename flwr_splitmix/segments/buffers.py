@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+
+from flwr_splitmix.words import listed
+
+log = logging.getLogger("flwr.splitmix")
 
 
 class BufferValues:
@@ -54,6 +59,28 @@ def restored_buffers(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         before.restore()
+
+
+@contextmanager
+def watched_in_parts(module: nn.Module, subject: str) -> Iterator[None]:
+    """Warn if a module's forward pass of one part of a batch changes buffers.
+
+    It does so once for each part, where a whole batch would change them once.
+
+    Parameters
+    ----------
+    subject
+        What the module is called, such as "the lower segment".
+    """
+    before = BufferValues(module)
+    yield
+    if changed := before.changed():
+        log.warning(
+            "%s changes buffers in each forward pass (%s), of which a batch in parts has several: "
+            "it may train otherwise than with whole batches; set micro-batches to 1 to prevent it",
+            subject,
+            listed(changed, most=3),
+        )
 
 
 def _same(one: Tensor | None, other: Tensor) -> bool:

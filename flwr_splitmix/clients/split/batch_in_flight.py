@@ -123,7 +123,9 @@ class BatchInFlight:
         shares, (inputs, labels, ids) = self._next_part(number, part, parts, plan)
         if self.admitted is False:
             return {"budget-spent": True}
-        smashed = self._lower.smashed(inputs, may_name_data=self._inputs is not None)
+        smashed = self._lower.smashed(
+            inputs, may_name_data=self._inputs is not None, in_parts=not self.whole
+        )
         if self.admitted is None:
             self.admitted = self._guard.try_charge_batch(shares, smashed)
             if not self.admitted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from flwr_splitmix.optimizers import OptimizerFactory, ScheduledOptimizer
 from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.segments.batch_norm import enough_values
+from flwr_splitmix.segments.buffers import watched_in_parts
 from flwr_splitmix.storage import under
 
 
@@ -72,7 +74,7 @@ class LowerEnd:
         self.described = (description.tokens, description.width)
         return description
 
-    def smashed(self, inputs: Tensor, *, may_name_data: bool) -> Tensor:
+    def smashed(self, inputs: Tensor, *, may_name_data: bool, in_parts: bool = False) -> Tensor:
         """Return smashed data (b, prefix + N, d) of a batch in training mode, with their graph.
 
         Parameters
@@ -81,6 +83,8 @@ class LowerEnd:
             (b, ...), on any device.
         may_name_data
             Whether an error may reveal data.
+        in_parts
+            Whether they are a part of a batch; for the first one, changed buffers are warned of.
 
         Raises
         ------
@@ -89,7 +93,10 @@ class LowerEnd:
             gradient though there are weights to train, or, on the CPU, numbers that are not finite.
         """
         self.segment.train()
-        with restrained("inputs do not fit the lower segment", hides=not may_name_data):
+        watch: AbstractContextManager[None] = nullcontext()
+        if in_parts and self._once.add("buffers in parts"):
+            watch = watched_in_parts(self.segment, "the lower segment")
+        with watch, restrained("inputs do not fit the lower segment", hides=not may_name_data):
             with explained(self.segment, inputs), enough_values("lower segment"):
                 output = self.segment(inputs.to(self.device))
             smashed = check_smashed(output, len(inputs))

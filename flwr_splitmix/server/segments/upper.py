@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
@@ -16,6 +17,7 @@ from flwr_splitmix.optimizers import OptimizerFactory
 from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.batch_norm import enough_values
+from flwr_splitmix.segments.buffers import watched_in_parts
 from flwr_splitmix.segments.geometry import geometry_of
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.cut_gradients import CutGradients, Learned
@@ -169,6 +171,7 @@ class TrainedUpper(TrainedSegment):
         """
         groups = len(mixed.sources)
         share = len(mixed.smashed) / groups / batch
+        watch: AbstractContextManager[None] = nullcontext()
         if share < 1 and not self._tried_in_parts:
             check_in_parts(
                 self.module,
@@ -179,10 +182,11 @@ class TrainedUpper(TrainedSegment):
                 dtype=self.dtype,
             )
             self._tried_in_parts = True
+            watch = watched_in_parts(self.module, "the upper segment")
         self.module.train()
         if first:
             self.optimizer.zero_grad()
-        with seeded_draws(self.device, seed):
+        with watch, seeded_draws(self.device, seed):
             loss, gradient = self._backward(mixed.smashed, mixed.targets, groups * share)
         return self._result(loss, gradient, groups)
 

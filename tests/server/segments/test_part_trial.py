@@ -193,7 +193,8 @@ def test_an_upper_segment_with_examples_apart_learns(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     learn(PLAIN[name](), mixed=part(40))
-    assert caplog.records == []
+    moving = name in ("spectral norm", "counting")
+    assert ["changes buffers" in message for message in caplog.messages] == [True] * moving
 
 
 def test_rounding_of_logits_that_are_near_0_by_chance_is_no_difference() -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.arrays import to_arrays
@@ -28,6 +30,7 @@ from flwr_splitmix.server.steps.part_count import (
 from flwr_splitmix.strategies import PSL, BatchShuffleSL, SplitStrategy
 from flwr_splitmix.testing.agreement import check_same_tensors
 from flwr_splitmix.testing.toy import Toy, sgd
+from tests.clients.own_segments import DATA, Lower
 from tests.links.fake_grid import FakeGrid, NodeKilled, OneAtATime, OnFakeGrid, toy_app
 from tests.links.stream.peers import Proxy
 
@@ -302,3 +305,32 @@ def test_auto_chooses_by_what_the_first_steps_took(
     ]
     assert len(messages) == 1
     assert messages[0].startswith("micro-batches: 4 parts of 1 sample: a batch takes ")
+
+
+class Counting(nn.Module):
+    """Counts its calls in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs / self.get_buffer("calls").add_(int(self.training)).clamp(min=1.0)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("counting", ["lower", "upper", "neither"])
+def test_a_buffer_that_each_part_changes_is_warned_of_once(
+    counting: str, parts: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Counters, running means and power iterations move once for each part, without a word."""
+    lower = Lower(Counting() if counting == "lower" else None)
+    first = Counting() if counting == "upper" else nn.Identity()
+    upper = nn.Sequential(first, nn.Flatten(), nn.Linear(6, 3))
+    client = SplitClient(lower, DATA, batch_size=4, device="cpu")
+    strategy = PSL(upper, num_classes=3, server_update="mean", micro_batches=parts, device="cpu")
+    strategy.fit([client], num_rounds=2)
+    warnings = [line for line in caplog.messages if "changes buffers in each forward" in line]
+    expected = 0 if parts == 1 or counting == "neither" else 1
+    assert len(warnings) == expected
+    assert all(f"the {counting} segment changes" in line and "calls)" in line for line in warnings)
