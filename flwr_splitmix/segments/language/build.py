@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ from flwr_splitmix.segments.language.parts import LanguageParts
 from flwr_splitmix.segments.language.placement import PLANS, devices_of, dispatch
 from flwr_splitmix.segments.language.sources import WeightFiles, open_source
 from flwr_splitmix.segments.language.weights import check, initialise, load
+
+log = logging.getLogger("flwr.splitmix")
 
 Made = TypeVar("Made")
 
@@ -177,7 +180,22 @@ def blank_parts(
             "float32 and float64 only"
         )
     check_heads(built)
+    if task == "generation" and built.trunk is not None:  # one process has it: one warning
+        _warn_of_router_loss(config)
     return model, built, checkpoint
+
+
+def _warn_of_router_loss(config: Any) -> None:
+    """Warn if a configuration asks for a loss of routers, whose logits no part passes on."""
+    weight = getattr(config, "router_aux_loss_coef", 0)
+    if getattr(config, "output_router_logits", False) and weight:
+        log.warning(
+            "the model's configuration asks for its routers' loss (output_router_logits, with "
+            "router_aux_loss_coef %g), which its parts do not compute: it is trained without, and "
+            "some experts may be used less and less; if that is meant, set output_router_logits to "
+            "false",
+            weight,
+        )
 
 
 def skeleton(made_by: type[Any], config: Any, dtype: str, attn_implementation: str) -> Any:

@@ -310,3 +310,29 @@ def test_checkpointing_asks_for_no_gradients_of_frozen_embeddings() -> None:
     assert head is not None
     assert head.stack.layers[0].gradient_checkpointing
     assert not head.requires_grad_(False)(texts()[0]).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("named", "task", "warned"),
+    [
+        ({"output_router_logits": True, "router_aux_loss_coef": 0.5}, "generation", True),
+        ({"output_router_logits": True, "router_aux_loss_coef": 0.0}, "generation", False),
+        ({"output_router_logits": False, "router_aux_loss_coef": 0.5}, "generation", False),
+        ({"output_router_logits": True, "router_aux_loss_coef": 0.5}, "classification", False),
+    ],
+)
+def test_a_loss_of_routers_that_is_left_out_is_warned_of_where_the_trunk_is(
+    named: dict[str, Any], task: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The whole model adds it to its loss of next tokens."""
+    config = config_of("qwen3_moe")
+    for key, value in named.items():
+        setattr(config, key, value)
+
+    def warnings() -> int:
+        return sum("routers' loss" in message for message in caplog.messages)
+
+    build(config, task, parts=("head", "tail"))
+    assert warnings() == 0
+    build(config, task, parts=("trunk",))
+    assert warnings() == int(warned)
