@@ -54,6 +54,56 @@ def test_torchs_weighted_loss_trains_as_one_written_out(kind: type[SplitStrategy
     assert plain == pytest.approx(losses_of(kind(TOY.upper(), loss=unweighted, **options)))
 
 
+def weighted(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy (b,) whose mean is torch's with classes' weights, as docs/own-app.md has it."""
+    losses = F.cross_entropy(logits, targets, WEIGHTS.to(logits), reduction="none")
+    return losses * len(targets) / (targets @ WEIGHTS.to(targets)).sum()
+
+
+class Auxiliary(nn.Module):
+    """An upper segment that keeps the logits of a second one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = TOY.upper(), nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
+        self.num_classes, self.aux = 3, torch.zeros(())
+
+    def forward(self, smashed: Tensor) -> Tensor:
+        self.aux = self.second(smashed)
+        logits: Tensor = self.first(smashed)
+        return logits
+
+
+def each(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits, targets, reduction="none")
+
+
+@pytest.mark.parametrize("auxiliary", [False, True])
+def test_documented_losses_train_as_the_whole_model_does(auxiliary: bool) -> None:
+    """The server takes the plain mean; torch's weighted loss divides by the weights' sum."""
+    torch.manual_seed(0)
+    smashed = torch.randn(8, TOY.patches, TOY.width, dtype=torch.float64)
+    classes = torch.tensor([0, 0, 1, 2, 0, 2, 2, 1])
+    upper: Any = Auxiliary().double() if auxiliary else TOY.upper()
+    upper(smashed)
+
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        return each(logits, targets) + 0.4 * each(upper.aux, targets)
+
+    segment = TrainedUpper(upper, loss=loss if auxiliary else weighted, device="cpu")
+    mixed = Mixed(smashed, F.one_hot(classes, 3).double(), (Source(0, (), 1.0),))
+    inputs = smashed.clone().requires_grad_()
+    logits = upper(inputs)
+    if auxiliary:
+        expected_loss = F.cross_entropy(logits, classes) + 0.4 * F.cross_entropy(upper.aux, classes)
+    else:
+        expected_loss = nn.CrossEntropyLoss(WEIGHTS.double())(logits, classes)
+    (expected,) = torch.autograd.grad(expected_loss, inputs)
+    result = segment.learn(mixed, 0.0, 1, 0, np.random.default_rng(0))
+    torch.testing.assert_close(result.loss, expected_loss.detach())
+    torch.testing.assert_close(result.gradient, expected)
+
+
 def test_gradients_are_the_loss_own_ones_whole_and_in_parts() -> None:
     source = torch.Generator().manual_seed(0)
     smashed = torch.randn(8, TOY.patches, TOY.width, dtype=torch.float64, generator=source)
