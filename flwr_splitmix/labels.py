@@ -220,6 +220,13 @@ def tally(logits: Tensor, labels: Tensor) -> Tally:
     return Tally(len(labels), loss, yes + no, labels.numel(), (yes, no, false_yes, false_no))
 
 
+_LEFT_OUT = (
+    " (1 where an example has the label, else 0: leave out examples of which one is missing, or "
+    "take the U shape with a loss of your own)"
+)
+"""What to do with other numbers in rows of several labels."""
+
+
 def wrong_labels(
     labels: Tensor,
     num_classes: int,
@@ -247,15 +254,15 @@ def wrong_labels(
     if wrong is not None:
         return wrong
     most = 1 if multi_label else num_classes - 1
-    has_remedy = remedy != "none" and not multi_label
     if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) <= most:
         if not shown:
             more = "give the tail more logits" if remedy == "tail" else "pass a larger num_classes"
-            mended = f" (classes start at 0; for more of them {more})" if has_remedy else ""
-            return f"are not all in 0..{most}{mended}"
+            advice = _LEFT_OUT if multi_label else f" (classes start at 0; for more of them {more})"
+            return f"are not all in 0..{most}" + ("" if remedy == "none" else advice)
         least, largest = int(labels.min()), int(labels.max())
+        advice = _LEFT_OUT if multi_label else _renumbered(least, largest, most, remedy)
         return f"lie in {least}..{largest}, expected 0..{most}" + (
-            _renumbered(least, largest, most, remedy) if has_remedy else ""
+            "" if remedy == "none" else advice
         )
     return None
 
@@ -286,7 +293,7 @@ def misshapen(
 def _renumbered(least: int, largest: int, most: int, remedy: Remedy) -> str:
     """Return the probable cause and the remedy for classes in `least` to `largest`."""
     if least < 0:
-        return " (classes start at 0)"
+        return " (classes start at 0: leave out examples without one)"
     number = largest + 1
     more = f"give the tail {number} logits" if remedy == "tail" else f"pass num_classes={number}"
     # These labels are part of a batch: a whole set may begin at 1, or not.

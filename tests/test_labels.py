@@ -95,6 +95,7 @@ def test_losses_of_mixed_targets_are_linear_in_them() -> None:
         (ONE, True, "have shape (4,) of torch.int64, expected (4, 3) of torch.int64"),
         (SEVERAL.float(), True, "have shape (4, 3) of torch.float32, expected (4, 3) of torch."),
         (SEVERAL + 1, True, "lie in 1..2, expected 0..1"),
+        (SEVERAL - 1, True, "0..1 (1 where an example has the label, else 0: leave out examples"),
         (-SEVERAL, True, "lie in -1..0, expected 0..1"),
         (ONE + 1, False, "lie in 1..3, expected 0..2"),
         (

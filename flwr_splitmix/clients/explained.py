@@ -46,14 +46,16 @@ def explained(
         if "resize storage" in str(error):  # weights that leave share their memory with NumPy
             raise ClientError(
                 f"the {name} changes the size of a buffer: run one batch through the {name} "
-                "before it is given to a client, as observers of quantisation need it, or give the "
+                "before it is given to a client, as observers of quantization need it, or give the "
                 "buffer a fixed size"
             ) from error
         dtypes = (p.dtype for p in segment.parameters() if p.dtype.is_floating_point)
         weights = next(dtypes, inputs.dtype)
-        differ = weights != inputs.dtype and _OF_DTYPES.search(str(error))
-        if not inputs.is_floating_point():  # token ids fit, whatever else does not
-            differ = differ and _OF_WHOLE_NUMBERS.search(str(error))
+        differ = weights != inputs.dtype and bool(_OF_DTYPES.search(str(error)))
+        if inputs.is_complex():
+            differ = differ and not any(p.is_complex() for p in segment.parameters())
+        elif not inputs.is_floating_point():  # token ids fit, whatever else does not
+            differ = differ and bool(_OF_WHOLE_NUMBERS.search(str(error)))
         if not differ:
             if not of_shapes(error):
                 raise
@@ -62,6 +64,12 @@ def explained(
                 raise ClientError(f"{refused}: {reason}") from error
             raise WrappedError(refused, f"{refused}: {one_line(str(error))}") from error
         short = str(weights).removeprefix("torch.")
+        if inputs.is_complex():
+            raise ClientError(
+                f"{subject} are {str(inputs.dtype).removeprefix('torch.')}, the {name} {short}: "
+                "convert them in the data set with torch.view_as_real, which adds a dimension of "
+                "two, or with .abs()"
+            ) from error
         convert = ".float()" if weights == torch.float32 else f".to({weights})"
         raise ClientError(
             f"{subject} are {str(inputs.dtype).removeprefix('torch.')}, the {name} {short}: "

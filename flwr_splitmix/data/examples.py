@@ -33,6 +33,11 @@ _EXPECTED_LABELS = (
     "expected classes, int64 (batch,), or for several labels rows of 0 and 1, int64 (batch, labels)"
 )
 
+_EXPECTED_FLOATS = (
+    "expected numbers, or tensors of one shape, whole or floating, for your own loss; a 0 where "
+    "it needs no label"
+)
+
 _ONE_NUMBER = "arrays can be converted to"
 """Part of NumPy's messages on an array where one number is needed, as an index or a size."""
 
@@ -77,7 +82,8 @@ def fetch(data: ExampleSet, indices: np.ndarray, *, floats: bool = False) -> Exa
         pair = _pair(data[torch.as_tensor(indices)], "tensors for ")
     else:
         rows = [_pair(data[int(i)]) for i in indices]
-        pair = _input_batch([row[0] for row in rows]), _label_batch([row[1] for row in rows])
+        inputs = _input_batch([row[0] for row in rows])
+        pair = inputs, _label_batch([row[1] for row in rows], floats)
     inputs, labels = pair
     if not isinstance(inputs, Tensor):
         raise ExamplesError(f"inputs are {_kind(inputs)}; {_EXPECTED_INPUTS}")
@@ -85,7 +91,7 @@ def fetch(data: ExampleSet, indices: np.ndarray, *, floats: bool = False) -> Exa
         return inputs, labels
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
         kind = labels.dtype if isinstance(labels, Tensor) else _kind(labels)
-        raise ExamplesError(f"labels are {kind}; {_EXPECTED_LABELS}")
+        raise ExamplesError(f"labels are {kind}; {_expected_labels(floats)}")
     return inputs, labels.long()
 
 
@@ -104,6 +110,11 @@ def _input_batch(inputs: list[Any]) -> Any:
     try:
         return default_collate(inputs)
     except RuntimeError as error:
+        if any(isinstance(each, Tensor) and each.layout != torch.strided for each in inputs):
+            raise ExamplesError(
+                "inputs are sparse tensors, of which torch makes no batch: convert them in the "
+                "data set with .to_dense(), or give it a method batch(indices) that does"
+            ) from error
         sizes = sorted({tuple(each.shape) for each in inputs if isinstance(each, Tensor)})
         if len(sizes) < 2:
             raise
@@ -119,13 +130,18 @@ def _input_batch(inputs: list[Any]) -> Any:
         ) from error
 
 
-def _label_batch(labels: list[Any]) -> Any:
+def _label_batch(labels: list[Any], floats: bool) -> Any:
     try:
         return default_collate(labels)
     except (TypeError, RuntimeError) as error:
         if all(isinstance(label, Tensor) for label in labels):
             raise
-        raise ExamplesError(f"labels are {_kinds(labels)}; {_EXPECTED_LABELS}") from error
+        raise ExamplesError(f"labels are {_kinds(labels)}; {_expected_labels(floats)}") from error
+
+
+def _expected_labels(floats: bool) -> str:
+    """Return what labels must be: without a loss of a user's own, or with one."""
+    return _EXPECTED_FLOATS if floats else _EXPECTED_LABELS
 
 
 def check_map_style(name: str, data: Any) -> None:
@@ -212,9 +228,14 @@ def _pair(row: Any, of: str = "") -> Any:
         remedy = "; wrap it in one whose __getitem__ returns the input and the label as a pair"
         # A server need not know what a client's records have.
         raise ExamplesError(f"{problem} of {keys}{remedy}", problem + remedy)
-    many = f" of {len(row)}" if isinstance(row, (tuple, list)) else ""
+    many, remedy = "", ""
+    if isinstance(row, (tuple, list)):
+        many = f" of {len(row)}"
+        if len(row) > 2:
+            remedy = "; wrap it in one that gives the input and the label alone, as a pair"
     raise ExamplesError(
         f"a data set must give {of}(input, label) pairs, this one gives {type(row).__name__}{many}"
+        f"{remedy}"
     )
 
 

@@ -109,7 +109,7 @@ def test_a_kept_state_that_does_not_fit_is_not_called_the_servers() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
-def test_observers_of_quantisation_without_a_first_batch_get_the_remedy() -> None:
+def test_observers_of_quantization_without_a_first_batch_get_the_remedy() -> None:
     """NumPy shares the memory of weights that leave; torch's error was blamed on the inputs."""
 
     def observed(*, ran: bool) -> nn.Module:

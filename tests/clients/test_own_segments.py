@@ -384,6 +384,32 @@ def test_a_sparse_buffer_is_refused_at_once_if_it_would_be_sent(sparse: Any) -> 
     smashed_of(segment)
 
 
+def test_a_buffer_that_numpy_lacks_a_type_for_is_refused_at_once() -> None:
+    segment = Lower()
+    segment.register_buffer("scale", torch.zeros(3).to(torch.float8_e4m3fn))
+    with pytest.raises(ClientError, match=r"scale is of torch\.float8_e4m3fn, .* in float32, or"):
+        SplitClient(segment, DATA)
+    segment.register_buffer("scale", torch.zeros(3).to(torch.float8_e4m3fn), persistent=False)
+    smashed_of(segment)
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
+def test_a_quantized_segment_is_refused_with_a_remedy_that_it_has() -> None:
+    """The advice to return a tensor as extra state was for modules of one's own."""
+    quantization: Any = torch.ao.quantization
+    segment = quantization.quantize_dynamic(Lower(), {nn.Linear}, dtype=torch.qint8)
+    with pytest.raises(ClientError, match=r"of a quantized module, .* floating weights"):
+        SplitClient(segment, DATA)
+
+
+def test_complex_inputs_of_real_weights_get_a_remedy() -> None:
+    """Torch's error named neither the inputs nor what makes them real."""
+    data: Any = TensorDataset(INPUTS.to(torch.complex64), torch.arange(8) % 3)
+    message = "inputs are complex64, the lower segment float32: .* torch.view_as_real"
+    with pytest.raises(ClientError, match=message):
+        smashed_of(Lower(), data)
+
+
 def test_buffers_that_a_budget_does_not_bound_come_back() -> None:
     """A constant with NaN, and a counter above all weights; but no other constant."""
     segment = Lower()

@@ -89,7 +89,11 @@ ROWS = {
     "inputs by name": ([({"pixels": X[0]}, 1)] * 4, "inputs are dict; expected one tensor"),
     "one tensor": (TensorDataset(X), r"tensors for \(input, label\) pairs, .* gives tuple of 1"),
     "three tensors": (TensorDataset(X, X, X), r"\(input, label\) pairs, this one gives tuple of 3"),
-    "triples": ([(X[0], 1, 2)] * 4, r"must give \(input, label\) pairs, .* gives tuple of 3"),
+    "triples": (
+        [(X[0], 1, 2)] * 4,
+        r"must give \(input, label\) pairs, .* gives tuple of 3; wrap it in one that gives",
+    ),
+    "sparse inputs": ([(X[0].to_sparse(), 1)] * 4, r"inputs are sparse tensors, .* \.to_dense\(\)"),
     "a later triple": ([(X[0], 1), (X[0], 1, 2)], r"\(input, label\) pairs, .* gives tuple of 3"),
     "rows by name": (
         [{"pixels": X[0], "label": 1}] * 4,
@@ -107,6 +111,12 @@ def test_what_is_no_input_with_a_class_is_refused(name: str) -> None:
     data, message = ROWS[name]
     with pytest.raises(TypeError, match=message):
         fetch(data, np.array([0, 1]))
+
+
+def test_labels_for_a_loss_of_ones_own_may_be_floating_and_the_error_says_so() -> None:
+    """It asked for classes, which such a client need not have."""
+    with pytest.raises(TypeError, match=r"of one shape, whole or floating, for your own loss; a 0"):
+        fetch([(X[0], None)] * 2, np.array([0, 1]), floats=True)
 
 
 @pytest.mark.parametrize("label", [True, 1, np.uint8(1), torch.tensor(1, dtype=torch.int16)])

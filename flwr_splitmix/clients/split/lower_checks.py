@@ -34,18 +34,30 @@ def check_segment(segment: nn.Module) -> None:
     TypeError
         If it is not a module, or one without values, or if its `geometry` is a mere tuple.
     ClientError
-        If some have no shape yet or are sparse, or if its state has entries that are not tensors.
+        If some have no shape yet, are sparse, quantized or of float8, or if its state has entries
+        that are not tensors.
     """
     check_module("segment", segment)
     geometry_of("segment", segment)
     check_shaped("lower segment", segment)
     state = segment.state_dict(keep_vars=True)
+    is_quantized = any("quantized" in type(part).__module__ for part in segment.modules())
     for name, value in state.items():
+        if is_quantized and (not isinstance(value, Tensor) or value.is_quantized):
+            raise ClientError(
+                f"the lower segment's {name} is of a quantized module, which is neither sent nor "
+                "trained: take the modules with floating weights, and quantize what is exported"
+            )
         if not isinstance(value, Tensor):
             raise ClientError(
                 f"the lower segment's state_dict has {name}, {with_article(type(value).__name__)}; "
                 "only tensors can be sent and kept: let get_extra_state return a tensor, or "
                 "register a buffer"
+            )
+        if "float8" in str(value.dtype):
+            raise ClientError(
+                f"the lower segment's {name} is of {value.dtype}, which NumPy lacks and cannot be "
+                "sent: register it in float32, or as a buffer with persistent=False"
             )
         if value.layout != torch.strided:
             raise ClientError(

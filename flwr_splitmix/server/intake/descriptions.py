@@ -83,6 +83,8 @@ def agree_on_shape(
             others = f"{'most clients' if most else 'others'} make {chosen.size}"
             if shapes[client].batch != chosen.batch:
                 others += f": give all of them one batch_size, here {chosen.batch}"
+            else:
+                others += ": give all of them one lower segment, and inputs of one size"
             clients.fail(client, _differs(shapes[client], others))
     sizes = [descriptions[client].num_examples for client in clients.alive]
     batches = mean_batches(sizes, [chosen.batch] * len(sizes))

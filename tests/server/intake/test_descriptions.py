@@ -48,7 +48,8 @@ def test_the_majority_decides_where_the_upper_segment_does_not() -> None:
     assert steps == 10
     assert clients.alive == (0, 2)
     assert clients.failures[3] == (
-        "its smashed data are 4 x (7 patches) x 3, others make (4, 6, 3)"
+        "its smashed data are 4 x (7 patches) x 3, others make (4, 6, 3): give all of them one "
+        "lower segment, and inputs of one size"
     )
 
 
