@@ -326,10 +326,13 @@ def test_the_lines_on_a_loss_give_it_to_the_upper_segment() -> None:
     names: dict[str, Any] = {
         "torch": torch, "nn": torch.nn, "CutMixSFL": CutMixSFL, "upper": laws.Toy().upper(),
     }  # fmt: skip
-    exec(program("docs/own-app.md", "CrossEntropyLoss"), names)
+    exec(program("docs/own-app.md", "def weighted(logits"), names)
     loss = names["strategy"].upper.loss
-    soft = torch.tensor([[0.5, 0.0, 0.5]])
-    assert float(loss(torch.zeros(1, 3), soft)) == pytest.approx(4.5 * np.log(3), rel=1e-5)
+    logits, classes = torch.randn(6, 3), torch.tensor([0, 0, 0, 1, 1, 2])
+    losses = loss(logits, torch.nn.functional.one_hot(classes, 3).float())
+    assert losses.shape == (6,)
+    expected = torch.nn.CrossEntropyLoss(names["weights"])(logits, classes)
+    torch.testing.assert_close(losses.mean(), expected)
 
 
 def test_the_lines_on_links_make_them(tmp_path: Path) -> None:
