@@ -28,10 +28,15 @@ FORMAT = 1
 _TEMPLATES = "additional_chat_templates"
 """The only folder in an export: of a tokenizer with several templates."""
 
+TOKENIZER = (
+    r"(\w+_)?token\w*\.json|special_tokens_map\.json|merges\.txt|vocab\.(json|txt)|[\w.]+\.model"
+    r"|chat_template\.\w+"
+)
+"""Pattern of the names of a tokenizer's files in an export."""
+
 _WRITTEN = re.compile(
     rf"{FACTS}|README\.md|model\.onnx(\.data)?|[\w-]+\.safetensors|[\w-]+\.safetensors\.index\.json"
-    r"|(generation_)?config\.json|(\w+_)?token\w*\.json|special_tokens_map\.json|merges\.txt"
-    rf"|vocab\.(json|txt)|[\w.]+\.model|chat_template\.\w+|{_TEMPLATES}"
+    rf"|(generation_)?config\.json|{TOKENIZER}|{_TEMPLATES}"
 )
 """Names that an export writes; no others are removed."""
 

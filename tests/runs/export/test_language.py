@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,18 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
+def write(file: Path, **values: object) -> None:
+    """Set values of a JSON file."""
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def logits_of(folder: Path) -> torch.Tensor:
+    opened, _ = open_pretrained(folder, "AutoModelForCausalLM")
+    with torch.no_grad():
+        logits: torch.Tensor = opened(torch.tensor([[1, 2, 3]])).logits
+    return logits
+
+
 def change(folder: Path, tensor: torch.Tensor) -> None:
     file = folder / "model.safetensors"
     save_file({**load_file(file), WEIGHT: tensor}, file, {"format": "pt"})
@@ -112,3 +126,87 @@ def test_an_index_names_only_files_of_weights_beside_it(name: str, model: Path) 
     file.write_text(json.dumps(index))
     with pytest.raises(ExportError, match=rf"cannot read {file}: .*it names '{name}'.* again$"):
         open_pretrained(folder, "AutoModelForCausalLM")
+
+
+@pytest.mark.parametrize("name", ["../other/w.safetensors", "w.safetensors"])
+def test_weights_are_those_that_an_export_writes(name: str, model: Path) -> None:
+    """The configuration may name an index, thus files anywhere, in place of the one checked."""
+    expected = logits_of(model)
+    tensors = load_file(model / "model.safetensors")
+    (model / name).parent.mkdir(exist_ok=True)
+    save_file({key: each + 1 for key, each in tensors.items()}, model / name, {"format": "pt"})
+    index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, name)}
+    (model / "other.safetensors.index.json").write_text(json.dumps(index))
+    write(model / "config.json", transformers_weights="other.safetensors.index.json")
+    torch.testing.assert_close(logits_of(model), expected)
+
+
+class Touch:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.file,)
+
+
+def test_nothing_is_unpickled(model: Path, tmp_path: Path) -> None:
+    """One name is excepted by transformers from use_safetensors."""
+    expected = logits_of(model)
+    with (model / "adapter_model.bin").open("wb") as file:
+        pickle.dump(Touch(tmp_path / "unpickled"), file)
+    write(model / "config.json", transformers_weights="adapter_model.bin")
+    torch.testing.assert_close(logits_of(model), expected)
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_adapters_are_not_followed(model: Path) -> None:
+    """An export has none, and their configuration could ask for any memory and time."""
+    expected = logits_of(model)
+    peft = pytest.importorskip("peft")
+    lora = peft.LoraConfig(r=2, target_modules=["c_attn"], init_lora_weights=False)
+    whole, _ = open_pretrained(model, "AutoModelForCausalLM")
+    peft.get_peft_model(whole, lora).save_pretrained(model)
+    assert (model / "adapter_config.json").exists()
+    torch.testing.assert_close(logits_of(model), expected)
+
+
+@pytest.mark.parametrize(
+    ("file", "values"),
+    [
+        ("tokenizer_config.json", {"fast_tokenizer_files": ["../other/tokenizer.1.0.json"]}),
+        ("special_tokens_map.json", {"tokenizer_file": "{other}/tokenizer.1.0.json"}),
+    ],
+)
+def test_the_tokenizer_is_the_one_beside_the_model(
+    file: str, values: dict[str, Any], model: Path
+) -> None:
+    other = model.with_name("other")
+    other.mkdir()
+    text = (model / "tokenizer.json").read_text()
+    (other / "tokenizer.1.0.json").write_text(text.replace('"a"', '"elsewhere"'))
+    if file == "special_tokens_map.json":  # of an export of earlier versions of transformers
+        values = {key: each.format(other=other) for key, each in values.items()}
+        config = json.loads((model / "tokenizer_config.json").read_text())
+        config.pop("added_tokens_decoder", None)
+        (model / "tokenizer_config.json").write_text(json.dumps(config))
+        (model / file).write_text("{}")
+    write(model / file, **values)
+    _, tokenizer = open_pretrained(model, "AutoModelForCausalLM")
+    assert "elsewhere" not in tokenizer.get_vocab()
+    assert "a" in tokenizer.get_vocab()
+
+
+def test_no_file_is_left_in_the_folder_of_temporary_files(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    open_pretrained(model, "AutoModelForCausalLM")
+    (model / "tokenizer.json").write_text("[]")
+    with pytest.raises(ExportError) as refused:
+        open_pretrained(model, "AutoModelForCausalLM")
+    assert str(temporary) not in str(refused.value)
+    assert not list(temporary.iterdir())
