@@ -23,7 +23,7 @@ from flwr_splitmix.data.texts.tokens import LongTexts
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.dp_forward import Sensitivity
 from flwr_splitmix.hiding.making import hiding_options
-from flwr_splitmix.hiding.mixguard.options import Decoding, Gradients, TrunkMask
+from flwr_splitmix.hiding.mixguard.options import MAX_MIXED, Decoding, Gradients, TrunkMask
 from flwr_splitmix.hiding.mixguard.sampler import Sampler
 from flwr_splitmix.limits import LARGEST
 from flwr_splitmix.methods import BY_NAME
@@ -96,8 +96,8 @@ class LanguageConfig(AppConfig):
     long_texts: LongTexts
     empty_texts: EmptyTexts
     padding_token: str
-    k: Annotated[int, Field(ge=2)]
-    m: Annotated[int, Field(ge=2, le=64)]
+    k: Annotated[int, Field(ge=2, le=MAX_MIXED)]
+    m: Annotated[int, Field(ge=2, le=MAX_MIXED)]
     secret_tokens: Annotated[int, Field(ge=-1)]
     support_texts: CountOrAuto
     calibration_epochs: CountOrAuto

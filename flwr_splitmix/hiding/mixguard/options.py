@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from flwr_splitmix.hiding.mixguard.perturbation import Perturbation
 from flwr_splitmix.hiding.mixguard.sampler import SCALE, Sampler, draw_secret
 from flwr_splitmix.hiding.mixguard.secret import Secret
-from flwr_splitmix.values import check_choice, check_truth, real_number, whole_number
+from flwr_splitmix.values import check_choice, check_truth, real_number, shown, whole_number
 
 Gradients = Literal["target", "all-sources", "one-message"]
 Decoding = Literal["sum", "residual"]
@@ -25,7 +25,8 @@ class MixGuardOptions:
     Parameters
     ----------
     k, m
-        Texts in a mixture (the target and k - 1 supports), and messages sent for a batch.
+        Texts in a mixture (the target and k - 1 supports), and messages sent for a batch; both at
+        most `MAX_MIXED`.
     secret_tokens
         Random words inserted into every text: 20 for classification, 40 for generation, 0 if they
         would change the label (CoLA).
@@ -193,6 +194,11 @@ class MixGuardOptions:
             value = getattr(self, name)
             if value is not None or name not in _OPTIONAL:
                 object.__setattr__(self, name, whole_number(name, value, least))
+        for name in ("k", "m"):
+            if getattr(self, name) > MAX_MIXED:  # before secrets of that size are drawn
+                raise ValueError(
+                    f"{name} is {shown(getattr(self, name))}; it must be at most {MAX_MIXED}"
+                )
         for name in (
             "calibration_lr",
             "support_scale",
@@ -228,6 +234,9 @@ class MixGuardOptions:
                 "tokens at least one must be left for the text"
             )
 
+
+MAX_MIXED = 64
+"""Most texts in a mixture and most messages: secrets have a number for each pair of them."""
 
 MAX_SCALE = 1e6
 """Largest weight of the supports next to the target's; its inverse is the least."""

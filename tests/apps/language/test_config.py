@@ -128,6 +128,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"long_texts": "split"}, ["long-texts is 'split'", "'refuse', 'cut' or 'drop'"]),
     # MixGuard, and NaiveMixSL.
     ({"k": 1}, ["k is 1", "greater than or equal to 2"]),
+    ({"k": 65}, ["k is 65", "less than or equal to 64"]),
     ({"m": 1}, ["m is 1", "greater than or equal to 2"]),
     ({"m": 65}, ["m is 65", "less than or equal to 64"]),
     ({"secret_tokens": -2}, ["secret-tokens is -2", "greater than or equal to -1"]),

@@ -23,6 +23,9 @@ from tests.hiding.mixguard.clients import ORDER, PLAIN, TOY, client_of
     [
         ({"k": 1}, "k is 1; it must be at least 2"),
         ({"m": 1}, "m is 1; it must be at least 2"),
+        ({"k": 65}, "k is 65; it must be at most 64"),
+        ({"m": 65}, "m is 65; it must be at most 64"),
+        ({"k": 2**64}, "k is more than 2147483647; it must be at most 64"),
         ({"gradients": "both"}, "gradients is 'both'; it must be one of target, all-sources,"),
         ({"gradients": "all-sources", "k": 4}, "'all-sources' needs m >= k, here m is 3 and k is"),
         ({"secret_tokens": -1}, "secret_tokens is -1; it must be at least 0"),
