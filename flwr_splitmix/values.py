@@ -43,11 +43,16 @@ def real_number(name: str, value: Any) -> float:
     Raises
     ------
     ValueError
-        For anything else: truth values, text, None.
+        For anything else (truth values, text, None), and for whole numbers beyond all floats.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"{name} is {value!r}; it must be a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(
+            f"{name} is {shown(value)}; it must be a number that a float can hold, at most 1.8e308"
+        ) from None
 
 
 def wrong_count(value: object, least: int, most: int = MAX_COUNT) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flwr_splitmix.mixers.mask_share import PatchShare
-from flwr_splitmix.mixers.masks import check_alpha, sample_counts
+from flwr_splitmix.mixers.masks import checked_alpha, sample_counts
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
 from flwr_splitmix.seeding import derive_seed
@@ -53,15 +53,14 @@ class RandomCutout(Mixer):
         mask_per_sample: bool = False,
         fixed_positions: bool = False,
     ) -> None:
-        if ratio is not None and not 0 < real_number("ratio", ratio) <= 1:
+        if ratio is not None and not 0 < (ratio := real_number("ratio", ratio)) <= 1:
             raise ValueError(
                 f"ratio is {ratio}; it must be above 0 and at most 1, or None to draw it"
             )
-        check_alpha(alpha)
         check_truth("mask_per_sample", mask_per_sample)
         check_truth("fixed_positions", fixed_positions)
         self.ratio = ratio
-        self.alpha = alpha
+        self.alpha = checked_alpha(alpha)
         self.mask_per_sample = mask_per_sample
         self.fixed_positions = fixed_positions
 

@@ -127,10 +127,7 @@ def mixer_of(description: Mapping[str, Any]) -> Mixer:
 def _noise_of(values: Any) -> GaussianNoise:
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
         raise ValueError("noise must be a dictionary of its values by name")
-    try:
-        return GaussianNoise.from_plain(values)
-    except OverflowError:
-        raise ValueError("a value of the noise is too large to be a number of its own") from None
+    return GaussianNoise.from_plain(values)
 
 
 def _fits(value: Any, default: Any) -> bool:

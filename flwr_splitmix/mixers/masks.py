@@ -48,6 +48,7 @@ def sample_counts(
     Source: CutMixSL, section 3.2; DP-CutMixSL (workshop), section 2.
     """
     check_mask_options(alpha, rounding, min_patches)
+    alpha = checked_alpha(alpha)
     if k < 1 or n_patches < 1:
         raise ValueError(f"k is {k} and n_patches is {n_patches}; both must be at least 1")
     free = n_patches - k * min_patches
@@ -86,25 +87,33 @@ def sample_ratios(k: int, alpha: float | None, rng: np.random.Generator) -> np.n
     ValueError
         If `k` < 1 or `alpha` <= 0.
     """
-    check_alpha(alpha)
+    alpha = checked_alpha(alpha)
     if k < 1:
         raise ValueError(f"k is {k}; it must be at least 1")
     return np.full(k, 1 / k) if alpha is None else rng.dirichlet(np.full(k, alpha))
 
 
-def check_alpha(alpha: float | None) -> None:
-    """Raise ValueError if `alpha` is not a concentration of a Dirichlet distribution, nor None."""
+def checked_alpha(alpha: float | None) -> float | None:
+    """Return the concentration of a Dirichlet distribution as a float, or None.
+
+    Raises
+    ------
+    ValueError
+        For anything else.
+    """
     if alpha is None:
-        return
-    if real_number("alpha", alpha) == np.inf:
+        return None
+    alpha = real_number("alpha", alpha)
+    if alpha == np.inf:
         raise ValueError("alpha is inf; for even counts it must be None, which apps write as inf")
     if not alpha > 0:
         raise ValueError(f"alpha is {alpha}; it must be greater than 0, or None for even counts")
+    return alpha
 
 
 def check_mask_options(alpha: float | None, rounding: str, min_patches: int) -> None:
     """Raise ValueError if `sample_counts` cannot use the options."""
-    check_alpha(alpha)
+    checked_alpha(alpha)
     check_choice("rounding", rounding, get_args(Rounding))
     whole_number("min_patches", min_patches, least=0)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from flwr_splitmix.mixers.facts import Regroup
 from flwr_splitmix.mixers.full_share import FullShare
 from flwr_splitmix.mixers.grouping import GroupMixer, Leftover
-from flwr_splitmix.mixers.masks import check_alpha, sample_ratios
+from flwr_splitmix.mixers.masks import checked_alpha, sample_ratios
 from flwr_splitmix.mixers.plan import Member, SmashedShape
 from flwr_splitmix.privacy.events import Family
 
@@ -70,8 +70,7 @@ class Mixup(GroupMixer):
         leftover: Leftover = "send",
     ) -> None:
         super().__init__(k, regroup=regroup, leftover=leftover)
-        check_alpha(alpha)
-        self.alpha = alpha
+        self.alpha = checked_alpha(alpha)
 
     def mix(
         self, clients: Sequence[int], shape: SmashedShape, rng: np.random.Generator

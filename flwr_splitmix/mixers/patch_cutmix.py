@@ -12,7 +12,7 @@ import numpy as np
 from flwr_splitmix.mixers.facts import Regroup
 from flwr_splitmix.mixers.grouping import WHOLE_OR_NOT, GroupMixer, Leftover
 from flwr_splitmix.mixers.mask_share import PatchShare
-from flwr_splitmix.mixers.masks import Rounding, check_mask_options, sample_counts
+from flwr_splitmix.mixers.masks import Rounding, check_mask_options, checked_alpha, sample_counts
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
 from flwr_splitmix.values import check_choice, check_truth
 
@@ -67,7 +67,7 @@ class PatchCutMix(GroupMixer):
         check_choice("gradient", gradient, get_args(Gradient))
         check_truth("k_times", k_times)
         check_truth("mask_per_sample", mask_per_sample)
-        self.alpha = alpha
+        self.alpha = checked_alpha(alpha)
         self.rounding = rounding
         self.min_patches = min_patches
         self.gradient = gradient

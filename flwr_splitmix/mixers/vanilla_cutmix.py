@@ -108,7 +108,8 @@ class VanillaCutMix(GroupMixer):
                 f"k is {k}; VanillaCutMix mixes pairs, one inside a box and one outside: it "
                 "must be 2"
             )
-        if not 0 < real_number("beta", beta) < math.inf:
+        beta = real_number("beta", beta)
+        if not 0 < beta < math.inf:
             raise ValueError(f"beta is {beta}; it must be greater than 0")
         super().__init__(k, regroup=regroup, leftover=leftover)
         self.beta = beta

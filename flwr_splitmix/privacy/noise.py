@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-from flwr_splitmix.values import check_choice, check_truth
+from flwr_splitmix.values import check_choice, check_truth, real_number, shown
 
 Clip = Literal["patch", "range", "sample", "none"]
 SmashedNoise = Literal["kept", "all"]
@@ -61,12 +61,15 @@ class GaussianNoise:
         for name, allowed in _CHOICES.items():
             check_choice(name, getattr(self, name), allowed)
         for name in ("sigma_s", "sigma_y"):
-            if not (_number(value := getattr(self, name)) and value >= 0):
+            value = getattr(self, name)
+            if not 0 <= _number(name, value) < math.inf:
                 raise ValueError(
-                    f"{name} is {value!r}; a standard deviation is a number of at least 0"
+                    f"{name} is {shown(value)}; a standard deviation is a number of at least 0"
                 )
-        if not (_number(self.clip_norm) and self.clip_norm > 0):
-            raise ValueError(f"clip_norm is {self.clip_norm!r}; it must be a number above 0")
+        if not 0 < _number("clip_norm", self.clip_norm) < math.inf:
+            raise ValueError(f"clip_norm is {shown(self.clip_norm)}; it must be a number above 0")
+        for name in ("sigma_s", "sigma_y", "clip_norm"):  # torch takes no integer of 64 bits
+            object.__setattr__(self, name, float(getattr(self, name)))
         check_truth("clamp_labels", self.clamp_labels)
 
     @property
@@ -109,5 +112,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _number(name: str, value: object) -> float:
+    """Return a number as a float, and NaN for anything else; raise ValueError if none holds it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    return real_number(name, value)

@@ -104,6 +104,7 @@ INPUTS = InputShare(rows=2, columns=4, classes=L, seed=0, parts=((0, FullShare()
         ({"noise": {"sigma_s": float("inf")}}, "sigma_s is inf"),
         ({"noise": {"sigma_s": "1"}}, "sigma_s is '1'"),
         ({"noise": {"sigma_s": True}}, "sigma_s is True"),
+        ({"noise": {"sigma_s": 10**400}}, "sigma_s is more than"),
         ({"noise": {"sigma_s": None}}, "sigma_s is None"),
         ({"noise": {"clip_norm": 0}}, "clip_norm is 0; it must be a number above 0"),
         ({"noise": {"clip": "never"}}, "clip is 'never'; it must be one of patch, range, sample"),

@@ -6,8 +6,10 @@ import json
 from typing import Any
 
 import pytest
+import torch
 
 from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.privacy.mechanism import add_noise
 
 
 def test_it_survives_json() -> None:
@@ -18,6 +20,17 @@ def test_it_survives_json() -> None:
     assert GaussianNoise.from_plain({"sigma_s": 1, "sigma_y": 0}).gaps == ("sigma_y",)
 
 
+def test_whole_numbers_of_any_size_that_a_float_holds_are_noise() -> None:
+    """A peer may send them, and torch takes none of 64 bits."""
+    noise = GaussianNoise.from_plain({"sigma_s": 2**64, "sigma_y": 1, "clip_norm": 2**63})
+    assert (
+        noise.to_plain()
+        == GaussianNoise(sigma_s=2.0**64, sigma_y=1.0, clip_norm=2.0**63).to_plain()
+    )
+    smashed = add_noise(torch.zeros(1, 2, 3), noise.sigma_s)
+    assert smashed.isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -25,6 +38,8 @@ def test_it_survives_json() -> None:
         ({"sigma_y": float("nan")}, "sigma_y is nan"),
         ({"sigma_y": "1"}, "sigma_y is '1'"),
         ({"sigma_s": True}, "sigma_s is True"),
+        ({"sigma_s": 10**400}, "sigma_s is more than 2147483647; it must be a number that a float"),
+        ({"clip_norm": 10**400}, "clip_norm is more than"),
         ({"clip_norm": 0}, "clip_norm is 0"),
         ({"clip_norm": float("inf")}, "clip_norm is inf"),
         ({"clip": "norm"}, "clip is 'norm'; it must be one of patch, range, sample, none"),
