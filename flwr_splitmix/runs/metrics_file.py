@@ -13,17 +13,23 @@ from flwr_splitmix.files.writing import append_line, write_atomic
 from flwr_splitmix.runs.columns import COLUMNS, check_types
 from flwr_splitmix.runs.damage import unreadable
 from flwr_splitmix.runs.errors import RunError
+from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # imported where it is used: most commands read no metrics
+    # Imported where they are used: most commands read no metrics.
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 Row = dict[str, Any]
 
 _SHARE = 20
 """metrics.parquet is rewritten when it would lack one row in so many."""
 
-_MAX_ROWS = 2**22
-"""Most rows that are read: more rounds than any run has."""
+_MAX_VALUES = 2**22
+"""Most values that are read, of all rows: as dictionaries they take half a gigabyte."""
+
+_MAX_BYTES = 2**29
+"""Most bytes of columns, and of texts, each counted in every row: compressed, they may be few."""
 
 
 class MetricsFile:
@@ -163,10 +169,11 @@ def read_rows(path: Path) -> list[Row]:
         # A buffer, not the path: a path may be memory-mapped while it is replaced.
         buffer = pa.py_buffer(read_whole(path))
         file = pq.ParquetFile(buffer, pre_buffer=False)
-        if file.metadata.num_rows > _MAX_ROWS:  # compressed, they may be a few bytes
-            raise unreadable(path, f"it has {file.metadata.num_rows} rows")
+        texts = _checked_texts(path, file)
+        # As dictionaries, texts have a size before they are copied into every row.
+        file = pq.ParquetFile(buffer, pre_buffer=False, read_dictionary=texts)
         # In this thread: a process that ends while Arrow's pools start aborts (apache/arrow#34314).
-        rows: list[Row] = file.read(use_threads=False).to_pylist()
+        rows = _rows(path, file.read(use_threads=False))
     except FileNotFoundError:
         return []
     except (OSError, pa.ArrowException) as error:
@@ -177,6 +184,70 @@ def read_rows(path: Path) -> list[Row]:
         if not isinstance(row.get("round"), int):
             raise unreadable(path, "a row has no number of its round")
     return [absent | row for row in rows]
+
+
+def _checked_texts(path: Path, file: pq.ParquetFile) -> list[str]:
+    """Return the columns with text; raise RunError if no run has such columns, or so many values.
+
+    The latter are in the file's metadata, and nothing is decoded.
+    """
+    schema, metadata = file.schema_arrow, file.metadata
+    if other := [field for field in schema if not (_is_text(field.type) or _is_number(field.type))]:
+        raise unreadable(
+            path,
+            f"its column {other[0].name!r:.80} has {other[0].type!s:.80}, not numbers or text",
+        )
+    if len({*schema.names}) < len(schema.names):
+        raise unreadable(path, "two of its columns have one name")
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    rows = max(metadata.num_rows, sum(group.num_rows for group in groups))
+    if rows * len({*COLUMNS, *schema.names}) > _MAX_VALUES:
+        raise unreadable(path, f"it has {rows} rows of {counted(len(schema.names), 'column')}")
+    if (size := sum(group.total_byte_size for group in groups)) > _MAX_BYTES:
+        raise unreadable(path, f"its columns have {size} bytes, decoded")
+    return [field.name for field in schema if _is_text(field.type)]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    """Return whether a column has numbers, truth values or nothing."""
+    import pyarrow as pa
+
+    of = pa.types
+    return bool(
+        of.is_integer(kind) or of.is_floating(kind) or of.is_boolean(kind) or of.is_null(kind)
+    )
+
+
+def _rows(path: Path, table: pa.Table) -> list[Row]:
+    """Return a table's rows, which share texts; raise RunError if these are too long together."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns, size = [], 0
+    for column in table.columns:
+        values: list[Any] = []
+        for chunk in column.chunks:
+            if not pa.types.is_dictionary(chunk.type):
+                values += chunk.to_pylist()
+                continue
+            lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)
+            size += pc.sum(lengths.cast(pa.int64())).as_py() or 0
+            if size > _MAX_BYTES:
+                raise unreadable(path, f"its texts have {size} bytes or more, decoded")
+            texts = chunk.dictionary.to_pylist()
+            values += [None if at is None else texts[at] for at in chunk.indices.to_pylist()]
+        columns.append(values)
+    if not columns:
+        return table.to_pylist()  # type: ignore[no-any-return]
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def as_parquet(table: pa.Table) -> bytes:
@@ -224,6 +295,8 @@ def _table(rows: list[Row], kinds: Mapping[str, pa.DataType] | None = None) -> p
                 and columns[name].to_pylist() != values
             ):
                 raise TypeError("it is not an integer")
+            if not (_is_text(columns[name].type) or _is_number(columns[name].type)):
+                raise TypeError("it must be a number or text")
         except (pa.ArrowException, TypeError, OverflowError) as error:
             reason = str(error).partition("\n")[0]
             raise RunError(f"{values[-1]!r} does not fit column {name!r}: {reason}") from error

@@ -65,6 +65,10 @@ def test_a_summary_of_wrong_types_is_unreadable_and_hides_no_other_run(
                              "again")  # fmt: skip
 
 
+LONG = pa.DictionaryArray.from_arrays(pa.array([0] * 1500, pa.int32()), pa.array(["x" * 2**20]))
+"""Texts of a gigabyte and a half, in a file of 5 kB."""
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
@@ -74,7 +78,9 @@ def test_a_summary_of_wrong_types_is_unreadable_and_hides_no_other_run(
         ({"round": ["x"]}, "round is 'x', which is not a number"),
         ({"loss": [1.0]}, "a row has no number of its round"),
         ({"round": [1], "accuracy_spread": ["x"]}, "accuracy_spread is 'x', which is not a number"),
-        ({"round": pa.array(np.zeros(2**22 + 1, np.int64))}, "it has 4194305 rows"),
+        ({"round": pa.array(np.zeros(2**20, np.int64))}, "it has 1048576 rows of 1 column"),
+        ({"round": range(1, 1501), "note": LONG}, "its texts have 1572864000 bytes or more, decod"),
+        ({"round": [1], "note": [["x"]]}, "its column 'note' has list<element: string>, not numb"),
     ],
 )
 def test_metrics_of_wrong_types_are_unreadable(

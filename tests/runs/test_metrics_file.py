@@ -127,6 +127,23 @@ def test_texts_are_not_held_twice(tmp_path: Path) -> None:
         assert stored["by_client"] is one["by_client"]
 
 
+def test_texts_that_are_read_are_held_once(tmp_path: Path) -> None:
+    """Parquet stores equal ones once, so that copies may take much more than the file."""
+    metrics = MetricsFile(tmp_path)
+    for number in (1, 2):
+        metrics.append({"round": number, "note": "x" * 100})
+    first, second = (each["note"] for each in MetricsFile(tmp_path).rows)
+    assert first is second
+
+
+def test_a_value_that_is_neither_a_number_nor_text_is_refused(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path)
+    metrics.append(row(1, note=None))
+    with pytest.raises(RunError, match=r"^\['x'\] does not fit column 'note': it must be a number"):
+        metrics.append(row(2, note=["x"]))
+    assert rounds(MetricsFile(tmp_path)) == [1]
+
+
 def test_a_finished_run_has_all_rounds_in_one_file(tmp_path: Path) -> None:
     run = Run.create({}, name="x", home=tmp_path)
     for number in range(1, 22):
