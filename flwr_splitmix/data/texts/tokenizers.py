@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.data.errors import DataError, import_extra
+from flwr_splitmix.files.names import is_bare
+from flwr_splitmix.files.reading import read_json
 from flwr_splitmix.pretrained import located
 from flwr_splitmix.pretrained.padding import example_of_padding
 from flwr_splitmix.words import cause
@@ -86,14 +88,15 @@ def open_tokenizer(source: str, *, padding: str = "") -> Any:
     Raises
     ------
     DataError
-        If there is no tokenizer, it needs code of its own, which never runs, it lacks the token
-        `padding`, or it has no padding token.
+        If there is no tokenizer, it needs code of its own, which never runs, it names files outside
+        its folder, it lacks the token `padding`, or it has no padding token.
     """
     transformers = import_extra("transformers", _PURPOSE, "language")
     try:
         folder = Path(located(source)).expanduser()
     except ValueError as error:
         raise DataError(str(error)) from error
+    _check_beside(folder)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(folder) if folder.is_dir() else source, trust_remote_code=False
@@ -115,3 +118,20 @@ def open_tokenizer(source: str, *, padding: str = "") -> Any:
             f"with: {example_of_padding(tokenizer)}"
         )
     return tokenizer
+
+
+def _check_beside(folder: Path) -> None:
+    """Raise DataError if a tokenizer's configuration names files outside its folder."""
+    file = folder / "tokenizer_config.json"
+    if not file.exists():
+        return
+    try:
+        names = read_json(file).get("fast_tokenizer_files") or []
+        outside = [name for name in names if not is_bare(name)]
+    except Exception as error:  # whatever a damaged file leads to
+        raise DataError(f"{file} cannot be read ({cause(error)})") from error
+    if outside:
+        raise DataError(
+            f"{file} names {outside[0]!r:.200} in fast_tokenizer_files, which is not a file beside "
+            "it; remove that key, or take the model's folder from its source again"
+        )

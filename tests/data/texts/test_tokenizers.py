@@ -85,6 +85,22 @@ def test_a_folder_without_tokenizer_is_named(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_tokenizer_outside_its_folder_is_refused(tmp_path: Path) -> None:
+    for name in ("model", "other"):
+        train_tokenizer(PUBLIC, 300).save_pretrained(tmp_path / name)
+    (tmp_path / "other" / "tokenizer.json").rename(tmp_path / "other" / "tokenizer.1.0.json")
+    file = tmp_path / "model" / "tokenizer_config.json"
+    described = json.loads(file.read_text())
+    for name, refused in (("tokenizer.1.0.json", False), ("../other/tokenizer.1.0.json", True)):
+        file.write_text(json.dumps({**described, "fast_tokenizer_files": [name]}))
+        if not refused:
+            (tmp_path / "model" / "tokenizer.json").rename(tmp_path / "model" / name)
+            assert open_tokenizer(str(file.parent)).pad_token == "<pad>"
+            continue
+        with pytest.raises(DataError, match=rf"^{file} names '{name}' in fast_tokenizer_files"):
+            open_tokenizer(str(file.parent))
+
+
 def test_code_that_comes_with_a_tokenizer_never_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

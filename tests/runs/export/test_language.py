@@ -167,7 +167,7 @@ def test_adapters_are_not_followed(model: Path) -> None:
     peft = pytest.importorskip("peft")
     lora = peft.LoraConfig(r=2, target_modules=["c_attn"], init_lora_weights=False)
     whole, _ = open_pretrained(model, "AutoModelForCausalLM")
-    peft.get_peft_model(whole, lora).save_pretrained(model)
+    peft.get_peft_model(whole, lora).save_pretrained(model, save_embedding_layers=False)
     assert (model / "adapter_config.json").exists()
     torch.testing.assert_close(logits_of(model), expected)
 
