@@ -24,9 +24,7 @@ ProgressCallback = Callable[[int, int], None]
 
 _READ_TIMEOUT = 600.0  # seconds without a byte; a whole command of npm or pip has it six times
 _CONNECT_TIMEOUT = 20.0  # seconds for a connection
-_NPM_CONFIG_TIMEOUT = (
-    60.0  # seconds for npm to print which registry it uses, without a request to one
-)
+_NPM_CONFIG_TIMEOUT = 60.0  # seconds for npm to print its registry, without a request to one
 _PIECE = 1 << 20
 
 _LOGIN_STATUSES = (401, 403)

@@ -109,7 +109,11 @@ def test_losses_of_mixed_targets_are_linear_in_them() -> None:
             False,
             "0..2 (classes start at 0; for more of them pass num_classes=4 or",
         ),
-        (ONE - 1, False, "lie in -1..1, expected 0..2 (classes start at 0)"),
+        (
+            ONE - 1,
+            False,
+            "lie in -1..1, expected 0..2 (classes start at 0: leave out examples without one)",
+        ),
         (2 * ONE, False, "0..2 (classes start at 0; for more of them pass num_classes=5 or more)"),
         (ONE[:, None], False, "expected (4,) of torch.int64 (take .squeeze(1))"),
         (SEVERAL, False, "(one-hot: take .argmax(1); several labels each: multi_label=True)"),

@@ -66,7 +66,7 @@ class Streamed(IterableDataset[Example]):
         ),
         (
             (x for x in DATA),
-            r" is generator; needed .* a length .* \w+=list\(\.\.\.\) of it",
+            r" is generator; expected .* a length .* \w+=list\(\.\.\.\) of it",
         ),
         (Streamed(), r" is Streamed; expected a map-style data set .* \w+=list\(\.\.\.\) of it"),
         ((INPUTS, LABELS), r" is a tuple of arrays; .*TensorDataset\(inputs, labels\)"),

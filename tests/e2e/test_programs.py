@@ -29,7 +29,7 @@ def test_the_readmes_ten_lines_print_the_accuracy_that_it_says(tmp_path: Path) -
         check=True,
         timeout=900,
     )
-    (accuracy,) = re.findall(r"accuracy that it prints is (0\.\d+)", page("README.md"))
+    (accuracy,) = re.findall(r"prints an accuracy of (0\.\d+)", page("README.md"))
     assert float(process.stdout) == pytest.approx(float(accuracy), abs=0.02)
 
 

@@ -37,7 +37,7 @@ def test_a_failing_cell_does_not_stop_the_others(place: Workplace, jobs: int) ->
     for cell in good:
         assert states(reports, cell) == [("begun", 0), ("round", 1), ("round", 2), ("done", 2)]
     assert [failure.cell for failure in failures] == [WRONG]
-    assert "no method 'NoSuchSL'" in failures[0].reason
+    assert "unknown method 'NoSuchSL'" in failures[0].reason
     assert unfinished([*good, WRONG, *good], place.home) == [WRONG]
     runs = find_runs(place.home)
     accuracies = {p.cell.id: p.top1 for p in reports if p.state == "done"}

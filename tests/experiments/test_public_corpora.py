@@ -66,7 +66,7 @@ def test_made_up_corpora_share_no_text() -> None:
 @pytest.mark.parametrize(
     ("corpora", "sentence"),
     [
-        (("yelp", "wiki"), "no public corpus 'yelp'.*wiki, books, all"),
+        (("yelp", "wiki"), "unknown public corpus 'yelp'.*wiki, books, all"),
         (("wiki", "books"), "no file pg"),
     ],
 )

@@ -97,7 +97,7 @@ def test_averaged_lower_segments_are_scored_once_and_others_for_every_client(run
 @pytest.mark.parametrize(
     ("cell", "error", "sentence"),
     [
-        (cell_of("NoSuchSL"), ExperimentError, "no method 'NoSuchSL'.*CutMixSL.*FedAvg"),
+        (cell_of("NoSuchSL"), ExperimentError, "unknown method 'NoSuchSL'.*CutMixSL.*FedAvg"),
         (cell_of("PSL", kappa=0.5), ExperimentError, "PSL cannot be made.*kappa"),
         (cell_of("VanillaCutMixSL", k=3), ValueError, "k is 3"),
         (cell_of("CutMixSL", k=5, clients=3), ValueError, "k is 5|5.*3|3.*5"),

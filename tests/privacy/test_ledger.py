@@ -256,7 +256,7 @@ def test_an_event_that_is_not_understood_raises_and_charges_nothing() -> None:
         ledger.charge(kept(0.5), {"sigma": 1.0})  # type: ignore[arg-type]
     assert ledger.releases == 0
     assert ledger.epsilon(DELTA) == 0
-    with pytest.raises(ValueError, match="channel is 'rumour'; allowed are"):
+    with pytest.raises(ValueError, match="channel is 'rumour'; it must be one of"):
         Exposure("rumour")  # type: ignore[arg-type]
 
 

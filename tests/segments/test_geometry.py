@@ -47,8 +47,11 @@ def test_a_grid_may_be_a_list_or_of_numpys_integers() -> None:
         ({"patches": 0}, "Geometry: patches is 0; it must be at least 1"),
         ({"width": 32.0}, "Geometry: width is 32.0; it must be a whole number"),
         ({"prefix": -1}, "Geometry: prefix is -1; it must be at least 0"),
-        ({"positions": "Lower"}, "Geometry: positions is 'Lower'; allowed are lower, upper, none"),
-        ({"positions": None}, "Geometry: positions is None; allowed are lower, upper, none"),
+        (
+            {"positions": "Lower"},
+            "Geometry: positions is 'Lower'; it must be one of lower, upper, none",
+        ),
+        ({"positions": None}, "Geometry: positions is None; it must be one of lower, upper, none"),
         ({"grid": 16}, r"Geometry: grid is 16; expected \(rows, columns\)"),
         ({"grid": (4, 2, 2)}, r"Geometry: grid is \(4, 2, 2\); expected \(rows, columns\)"),
         ({"grid": ("4", 4)}, "Geometry: rows is '4'; it must be a whole number"),

@@ -211,8 +211,8 @@ def test_the_others_do_not_calibrate_as_long_as_one_says(
         ({"examples": 4, "scores": {"accuracy": 1e9, "loss": 1}}, r"its accuracy is 1e\+09"),
         ({"examples": 4, "scores": {"accuracy": -3.0, "loss": 1}}, "its accuracy is -3; it must"),
         ({"examples": 4, "scores": {"accuracy": HUGE, "loss": 1}}, "its accuracy is more than 2"),
-        ({"examples": 4, "scores": {"accuracy": float("nan"), "loss": 1}}, "accuracy is nan; need"),
-        ({"examples": 4, "scores": {"accuracy": 0.5, "loss": float("inf")}}, "its loss is inf; ne"),
+        ({"examples": 4, "scores": {"accuracy": float("nan"), "loss": 1}}, "accuracy is nan; expe"),
+        ({"examples": 4, "scores": {"accuracy": 0.5, "loss": float("inf")}}, "its loss is inf; ex"),
         (
             {"examples": 4, "scores": {"accuracy": 0.5, "loss": 1e308}},
             r"loss is 1e\+308; expected",

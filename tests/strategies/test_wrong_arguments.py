@@ -304,7 +304,7 @@ class Tells(Observer):
 
 
 def test_facts_that_are_no_dict_are_named_with_their_observer() -> None:
-    with pytest.raises(TypeError, match=r"^Tells.facts\(\) is a NoneType; needed is a dict"):
+    with pytest.raises(TypeError, match=r"^Tells.facts\(\) is a NoneType; expected a dict"):
         PSL(TOY.upper(), device="cpu", observers=[Tells()]).fit(TOY.make_clients(), 1)
 
 

@@ -25,7 +25,7 @@ class Restorer(nn.Module):
 
     Parameters
     ----------
-    seen, width
+    inputs, width
         D of the input for the messages, and d of the states.
     """
 

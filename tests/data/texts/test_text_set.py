@@ -92,7 +92,11 @@ def test_each_token_is_predicted_at_the_one_before_it() -> None:
     ("logits", "labels", "sentence"),
     [
         ((2, 3), [0, 3], r"labels lie in 0\.\.3, expected 0\.\.2 .* give the tail 4 logits"),
-        ((2, 3), [-1, -100], r"labels lie in -1\.\.-1, expected 0\.\.2 \(classes start at 0\)"),
+        (
+            (2, 3),
+            [-1, -100],
+            r"labels lie in -1\.\.-1, expected 0\.\.2 \(classes start at 0: leave out",
+        ),
         ((1, 2, 3), [[0, 3]], r"0\.\.2; the tail needs a logit for each token of the vocabulary"),
         ((2, 4, 3), [0, 1], "a class for each text goes with"),
         ((2, 3), [[0, 1], [1, 1]], "a class for each text goes with"),

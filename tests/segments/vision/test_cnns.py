@@ -271,7 +271,7 @@ def test_the_positions_of_a_cnn_are_in_neither_segment() -> None:
         ("vgg11", {"cut_at": "embedding"}, "has no cut 'embedding'; available: features.0, feat"),
         ("vgg11", {"image_size": 16}, "image_size 16 is too small, at least 32 is needed"),
         ("resnet18", {"cut_at": "layer5"}, "available: stem, layer1, layer2, layer3, layer4"),
-        ("resnet18", {"cell": 3}, "cell 3 does not divide the 8 x 8 map .* are 1, 2, 4, 8"),
+        ("resnet18", {"cell": 3}, "cell 3 does not divide the 8 x 8 map .* one of 1, 2, 4, 8"),
         ("mobilenetv2_100", {"cut_at": "layer1"}, "available: stem, blocks.0, blocks.1, blocks.2"),
         ("halonet26t", {}, "halonet26t does not compute images of 32 x 32 pixels; try another"),
         ("swin_tiny_patch4_window7_224", {"patch_size": 5}, "patch_size 5 does not divide image"),

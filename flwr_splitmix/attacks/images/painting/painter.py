@@ -24,7 +24,7 @@ class Painter:
     ----------
     everything
         Fitted to images of all classes.
-    own
+    by_class
         Fitted to each class's; empty if classes are not used.
     budget
         Once it is spent, the mean image is painted.
