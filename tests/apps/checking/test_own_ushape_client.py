@@ -126,7 +126,7 @@ def test_a_right_client_of_the_u_shape_has_no_finding(size: int, tmp_path: Path)
         ({"out": "exit('gone')"}, "the head raised SystemExit: gone"),
         ({"loss": "super().loss(hidden, sent)"},
          "labels are torch.float32; expected classes, int64 (batch,); others, such as several l"),
-        ({"loss": "hidden.mean(1)"}, "loss returns a tensor (2, 6); expected a tensor of one numbe"),
+        ({"loss": "hidden.mean(1)"}, "loss returns a tensor (2, 6); expected a tensor of one num"),
         ({"loss": "hidden.mean() / 0"}, "loss is infinite: it makes that of finite labels with"),
         ({"loss": "self.tail(hidden.mT, sent.mask).mean()"},
          "loss, or the tail in it, raised RuntimeError: "),
