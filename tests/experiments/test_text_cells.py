@@ -223,7 +223,7 @@ def test_both_sentences_of_a_pair_are_learned_from(encoder: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("cell", "error", "sentence"),
     [
-        (cell_of("PSL"), ExperimentError, "unknown method for texts 'PSL'.*Unsplit.*MixGuard"),
+        (cell_of("PSL"), ExperimentError, "unknown method 'PSL' for texts.*Unsplit.*MixGuard"),
         (cell_of("MixGuard", sigma=1.0), ExperimentError, "MixGuard has no option 'sigma'"),
         (cell_of("NaiveMixSL", k=2), ExperimentError, "NaiveMixSL has no option 'k'; it has lam"),
         (cell_of("USplitSL", k=2), ExperimentError, "USplitSL has no option 'k'; it has none"),

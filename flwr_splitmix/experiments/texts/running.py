@@ -108,7 +108,7 @@ def run_texts(
 def _check(cell: Cell) -> None:
     if cell.method not in OPTIONS:
         raise ExperimentError(
-            f"unknown method for texts {cell.method!r}; available: {', '.join(OPTIONS)}"
+            f"unknown method {cell.method!r} for texts; available: {', '.join(OPTIONS)}"
         )
     unknown = {name for name, _ in cell.options} - OPTIONS[cell.method]
     if unknown:
