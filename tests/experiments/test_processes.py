@@ -13,12 +13,12 @@ from tests.waiting import wait_for
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-from flwr_splitmix.experiments.processes import Processes, forked
+from flwr_splitmix.experiments.processes import Processes, forking_context
 from slow import work
 
 if __name__ == "__main__":
     processes = Processes(
-        forked(["slow_import"]), work, ended=lambda told: True, died=print, patience=5.0
+        forking_context(["slow_import"]), work, ended=lambda report: True, died=print, patience=5.0
     )
     try:
         processes.start(sys.argv[1])
