@@ -25,6 +25,9 @@ LABEL_BYTES = 8
 LOSS = "train-loss"
 """Clients' name for their mean loss, if the loss is computed at the client."""
 
+LIST_RULE = "a metric that is a list has no column: report each of its numbers as a metric"
+"""Why a metric is not in a run's rows, and the remedy."""
+
 
 class Metrics(Observer):
     """Counts bytes and averages the loss of a round.

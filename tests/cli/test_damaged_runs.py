@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,21 @@ def test_metrics_of_wrong_types_are_unreadable(
         assert result.exit_code == 1
         assert message in result.stderr
         assert result.stderr.count("\n") == 1
+
+
+def test_columns_that_are_large_once_decoded_are_unreadable(
+    splitmix: Splitmix, unfinished: Run
+) -> None:
+    """The sizes are in the file's metadata; without a dictionary, each text is stored."""
+    texts = pa.table({"note": ["x" * 2**24]})
+    with pq.ParquetWriter(
+        unfinished.path / "metrics.parquet", texts.schema, use_dictionary=False
+    ) as writer:
+        for _ in range(33):
+            writer.write_table(texts)
+    result = splitmix("show", unfinished.id)
+    assert result.exit_code == 1
+    assert re.search(r"its columns have 5536\d{5} bytes, decoded", result.stderr)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -103,7 +103,7 @@ def check_described(
     Parameters
     ----------
     inputs
-        Those of which they were made in training mode, (b, ...).
+        The batch that they were made from in training mode, (b, ...).
 
     Raises
     ------

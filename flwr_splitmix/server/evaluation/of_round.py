@@ -13,6 +13,7 @@ from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import LinkError
+from flwr_splitmix.observers.metrics import LIST_RULE
 from flwr_splitmix.server.aggregation.choice import with_wrapped
 from flwr_splitmix.server.evaluation.central import EvaluateFn, central_result
 from flwr_splitmix.server.evaluation.over_link import to_record
@@ -153,10 +154,10 @@ def evaluate_model(
             )
         if central is not None and (lists := _lists(record)) and not any(map(_lists, earlier)):
             log.warning(
-                "round %d: the run's rows leave out %s of evaluate_fn; a metric that is a list "
-                "has no column: return each of its numbers as a metric",
+                "round %d: the run's rows leave out %s of evaluate_fn; %s",
                 server_round,
                 listed((repr(one_line(name)[:60]) for name in lists), most=5),
+                LIST_RULE,
             )
         if record is not None:
             result.evaluate_metrics_serverapp[server_round] = record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr_splitmix.clients.weights import HasShape, differences
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.arrays import to_numpy
-from flwr_splitmix.observers.metrics import LOSS, columns_of, median_norm
+from flwr_splitmix.observers.metrics import median_norm
 from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.segments.batch_norm import is_variance, largest
 from flwr_splitmix.server.intake.absurd_updates import (
@@ -23,18 +23,18 @@ from flwr_splitmix.server.intake.absurd_updates import (
     largest_number,
     weights_of,
 )
-from flwr_splitmix.server.intake.checks import NAME, NAME_RULE, UploadError, cap_at_median
+from flwr_splitmix.server.intake.checks import UploadError, cap_at_median
+from flwr_splitmix.server.intake.client_metrics import ClientMetrics
 from flwr_splitmix.server.intake.reply_metrics import (
     METRICS,
     check_examples,
-    client_means,
     common_metrics,
     metrics_of,
     read_metrics,
 )
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.values import MAX_COUNT
-from flwr_splitmix.words import listed, one_line
+from flwr_splitmix.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -66,6 +66,7 @@ class ReplyIntake:
         self._dtypes = {name: array.dtype for name, array in to_numpy(initial).items()}
         self._counters = {name for name, dtype in self._dtypes.items() if dtype.kind in "biu"}
         self._once = SeenKeys()
+        self._metrics = ClientMetrics()
         self.unusual = (0, "")
 
     def check(
@@ -108,7 +109,7 @@ class ReplyIntake:
         if not robust:
             for client in self._leave_out_absurd(clients, began, checked):
                 del metrics[client]
-        means = self.means([replies[client] for client in metrics])
+        means = self._metrics.means([replies[client] for client in metrics])
         self._cap_examples(metrics)
         for client, client_metrics in metrics.items():
             _rebuild(
@@ -182,50 +183,7 @@ class ReplyIntake:
             else:
                 valid_replies[client] = reply
         clients.replies = valid_replies
-        return self.means(list(valid_replies.values()))
-
-    def means(self, replies: Sequence[Message]) -> dict[str, float]:
-        """Return `client_means`; log, once per run, which metrics have no column of their own."""
-        means = client_means(replies)
-        count = Counter(
-            n for metrics in map(metrics_of, replies) for n in metrics if not NAME.fullmatch(n)
-        )
-        excluded = sorted(name for name, n in count.items() if 2 * n > len(replies))
-        if excluded and self._once.add("names"):
-            log.warning(
-                "left out of the run's metrics: %s; the name of a client's metric %s",
-                listed((repr(one_line(name)[:60]) for name in excluded), most=5),
-                NAME_RULE,
-            )
-        count = Counter(
-            name
-            for metrics in map(metrics_of, replies)
-            for name, value in metrics.items()
-            if isinstance(value, list) and NAME.fullmatch(name)
-        )
-        lists = sorted(name for name, n in count.items() if 2 * n > len(replies))
-        if lists and self._once.add("lists"):
-            log.warning(
-                "left out of the run's rows: %s; a metric that is a list has no column: report "
-                "each of its numbers as a metric",
-                listed(map(repr, lists), most=5),
-            )
-        self._warn_of_shared_columns(means)
-        return means
-
-    def _warn_of_shared_columns(self, names: Iterable[str]) -> None:
-        first_of_column: dict[str, str] = {}
-        columns = columns_of(name for name in names if name != LOSS)
-        for name, column in sorted(columns.items()):
-            first = first_of_column.setdefault(column, name)
-            if first != name and self._once.add("shared"):
-                log.warning(
-                    "the clients' metrics %r and %r share the column %s, which has the latter; "
-                    "give one another name",
-                    first,
-                    name,
-                    column,
-                )
+        return self._metrics.means(list(valid_replies.values()))
 
     def _averaging_dtypes(self, replies: Sequence[Message]) -> dict[str, np.dtype[Any]]:
         """Return the run's first dtypes; of weights that most clients send wider, theirs.

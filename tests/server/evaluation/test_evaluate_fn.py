@@ -91,7 +91,7 @@ def test_metrics_that_are_lists_are_told_once(caplog: pytest.LogCaptureFixture) 
     assert result.evaluate_metrics_serverapp[3]["per-class"] == [0.25, 0.75]
     assert [text for text in caplog.messages if "list" in text] == [
         "round 1: the run's rows leave out 'per-class' of evaluate_fn; a metric that is a list "
-        "has no column: return each of its numbers as a metric"
+        "has no column: report each of its numbers as a metric"
     ]
 
 
