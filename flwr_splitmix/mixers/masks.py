@@ -12,6 +12,9 @@ from flwr_splitmix.words import allowed_range, counted
 
 Rounding = Literal["multinomial", "largest-remainder"]
 
+MAX_ALPHA = 1e100
+"""Largest concentration of a Dirichlet distribution; near 1e308, all drawn ratios would be 0."""
+
 
 def sample_counts(
     n_patches: int,
@@ -42,7 +45,7 @@ def sample_counts(
     Raises
     ------
     ValueError
-        If `k` < 1, `n_patches` < 1, `alpha` <= 0, `k * min_patches` > `n_patches`, or `rounding`
+        If `k` < 1, `n_patches` < 1, `alpha` is not in its range, `k * min_patches` > `n_patches`, or `rounding`
         is unknown.
 
     Source: CutMixSL, section 3.2; DP-CutMixSL (workshop), section 2.
@@ -85,7 +88,7 @@ def sample_ratios(k: int, alpha: float | None, rng: np.random.Generator) -> np.n
     Raises
     ------
     ValueError
-        If `k` < 1 or `alpha` <= 0.
+        If `k` < 1 or `alpha` is not in its range.
     """
     alpha = checked_alpha(alpha)
     if k < 1:
@@ -106,8 +109,11 @@ def checked_alpha(alpha: float | None) -> float | None:
     alpha = real_number("alpha", alpha)
     if alpha == np.inf:
         raise ValueError("alpha is inf; for even counts it must be None, which apps write as inf")
-    if not alpha > 0:
-        raise ValueError(f"alpha is {alpha}; it must be greater than 0, or None for even counts")
+    if not 0 < alpha <= MAX_ALPHA:
+        raise ValueError(
+            f"alpha is {alpha}; it must be greater than 0 and at most {MAX_ALPHA:g}, or None for "
+            "even counts"
+        )
     return alpha
 
 

@@ -102,10 +102,11 @@ def test_nobody_keeps_fewer_than_min_patches(alpha: float | None, rounding: Roun
     [
         ({"k": 0}, "k is 0 and n_patches is 8; both must be at least 1"),
         ({"n_patches": 0}, "n_patches is 0"),
-        ({"alpha": 0.0}, "alpha is 0.0; it must be greater than 0, or None"),
+        ({"alpha": 0.0}, "alpha is 0.0; it must be greater than 0 and at most 1e.100, or None"),
         ({"alpha": -1.0}, "alpha is -1.0"),
         ({"alpha": math.inf}, "alpha is inf; for even counts it must be None"),
         ({"alpha": math.nan}, "alpha is nan"),
+        ({"alpha": 1.7e308}, "alpha is 1.7e.308; it must be greater than 0 and at most 1e.100"),
         ({"rounding": "ceil"}, "rounding is 'ceil'; it must be one of multinomial, largest-rem"),
         ({"min_patches": -1}, "min_patches is -1"),
         (
