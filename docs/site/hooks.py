@@ -40,7 +40,7 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
             "clients/ushape/ends_client.py",
             "clients/guards/privacy_budget.py",
             "clients/ushape/local_inference.py",
-            "description.py",
+            "description/*.py",
             "client_app.py",
         ),
     ),

@@ -45,8 +45,8 @@ def sample_counts(
     Raises
     ------
     ValueError
-        If `k` < 1, `n_patches` < 1, `alpha` is not in its range, `k * min_patches` > `n_patches`, or `rounding`
-        is unknown.
+        If `k` < 1, `n_patches` < 1, `alpha` is not in its range, `k * min_patches` > `n_patches`,
+        or `rounding` is unknown.
 
     Source: CutMixSL, section 3.2; DP-CutMixSL (workshop), section 2.
     """

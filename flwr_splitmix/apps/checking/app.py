@@ -12,7 +12,11 @@ from typing import Any
 from flwr_splitmix.apps.checking.parts import AppCheck, Checks
 from flwr_splitmix.apps.checking.ray_cluster import lost_cluster
 from flwr_splitmix.apps.checking.report import Report
-from flwr_splitmix.apps.configuration.continuing import check_goes_on, continued, remark_on_kept
+from flwr_splitmix.apps.configuration.continuing import (
+    check_can_continue,
+    continued,
+    note_of_ignored_values,
+)
 from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.configuration.overrides import read_overrides, run_values
 from flwr_splitmix.apps.configuration.project import Kind, open_project
@@ -107,8 +111,8 @@ def _of_resumed(
         If there is no such run, it is in progress, or it has finished.
     """
     resumed = Run.open(str(values["resume"]), home=values.get("run-dir"))
-    check_goes_on(resumed, overrides)
-    if remark := remark_on_kept(resumed.config, values, overrides):
+    check_can_continue(resumed, overrides)
+    if remark := note_of_ignored_values(resumed.config, values, overrides):
         remarks.append(remark)
     with _collected(remarks):
         config = continued({**values, **resumed.config}, overrides, resumed.id)

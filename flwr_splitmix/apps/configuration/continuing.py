@@ -14,7 +14,7 @@ log = logging.getLogger("flwr.splitmix")
 
 ROUNDS = "num-server-rounds"
 
-_WHERE = {
+_CHANGEABLE = {
     "attach-timeout", "step-timeout", "link-address", "link-advertise",
     "ssl-certfile", "ssl-keyfile", "ssl-ca-certfile", "link-client-ca", "link-via-token",
 }  # fmt: skip
@@ -51,7 +51,7 @@ def continued(
     elif ROUNDS in ignored and type(overrides[ROUNDS]) is not int:
         ignored.remove(ROUNDS)
         config[ROUNDS] = overrides[ROUNDS]  # which is refused when it is read
-    moved = [key for key in ignored if key in _WHERE]
+    moved = [key for key in ignored if key in _CHANGEABLE]
     if moved:
         config |= {key: overrides[key] for key in moved}
         log.info("run %s continues with another %s", run_id, ", ".join(moved))
@@ -68,8 +68,8 @@ def continued(
     return config
 
 
-def check_goes_on(run: Run, overrides: Mapping[str, Any]) -> None:
-    """Check that there is something to continue.
+def check_can_continue(run: Run, overrides: Mapping[str, Any]) -> None:
+    """Check that a run has something to continue.
 
     Parameters
     ----------
@@ -93,10 +93,10 @@ def check_goes_on(run: Run, overrides: Mapping[str, Any]) -> None:
         )
 
 
-def remark_on_kept(
+def note_of_ignored_values(
     previous: Mapping[str, Any], values: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> str:
-    """Return a remark on the app's values that a continued run does not take; "" if there are none.
+    """Return a note of the app's values that a continued run ignores; "" if there are none.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def remark_on_kept(
     values
         Whole run configuration now: that of `pyproject.toml`, with the given keys.
     overrides
-        Keys given for the continuation; `continued` tells of these.
+        Keys given for the continuation; `continued` logs these.
     """
     differences = ", ".join(
         f"{key} is {previous[key]!r} (there {value!r})"

@@ -202,11 +202,14 @@ def _check_resumption(keys: RunKeys) -> None:
     RunError
         If there is no such run.
     """
-    from flwr_splitmix.apps.configuration.continuing import check_goes_on, remark_on_kept
+    from flwr_splitmix.apps.configuration.continuing import (
+        check_can_continue,
+        note_of_ignored_values,
+    )
 
     resumed = Run.open(str(keys.values["resume"]), home=_home(keys.values))
-    check_goes_on(resumed, keys.changed)
-    note(remark_on_kept(resumed.config, keys.values, keys.changed))
+    check_can_continue(resumed, keys.changed)
+    note(note_of_ignored_values(resumed.config, keys.values, keys.changed))
 
 
 def _check_app(app: Path, run_config: list[str], nodes: int | None) -> None:

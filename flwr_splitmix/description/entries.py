@@ -1,4 +1,4 @@
-"""A client's description of itself when it attaches to a round: keys, ranges, one reader.
+"""The entries of a description by shape, and the one reader of a whole description.
 
 A description travels as a flat mapping of plain values, whose keys are the names of the fields here
 with "-" for "_". A field that has its default is not sent. Every receiver of a description reads it
@@ -7,14 +7,21 @@ once, on its arrival; everything behind that gets the object.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from types import NoneType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_type_hints
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from flwr_splitmix.errors import ForeseenError
-from flwr_splitmix.values import MAX_COUNT, shown, wrong_count
+from flwr_splitmix.description.fields import (
+    Count,
+    DescriptionError,
+    Part,
+    Size,
+    Whole,
+    is_plain,
+    keys_of,
+    read_part,
+)
+from flwr_splitmix.values import wrong_count
 
 MAX_SPLIT_BATCH = 2**20
 """Most examples in a client's batch in the L shape: a full batch of vectors may have many."""
@@ -25,43 +32,9 @@ MAX_USHAPE_BATCH = 65_536
 MAX_CALIBRATION = 100_000
 """Most calibration exchanges of a client, for which the others wait."""
 
-_MAX_INTEGER = 2**63 - 1
-"""Most that a whole number under a key of a client's own may be, without its sign: longer ones, in
-JSON of any length, could not be written to a file where they are kept."""
-
-
-class DescriptionError(ForeseenError, ValueError):
-    """A client describes itself in values that it cannot have; the message is about the client."""
-
-
-class Whole(NamedTuple):
-    """The range of a whole number."""
-
-    least: int
-    most: int = MAX_COUNT
-
-
-Count = Annotated[int, Whole(0)]
-Size = Annotated[int, Whole(1)]
-
-
-class _Part:
-    """Some fields of a description."""
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return the fields as plain values by key, without those that have their default."""
-        plain: dict[str, Any] = {}
-        for each in _entries(type(self)):
-            value = getattr(self, each.name)
-            if isinstance(value, _Part):
-                plain |= value.to_plain()
-            elif each.required or value != each.default:
-                plain[each.key] = list(value) if isinstance(value, tuple) else value
-        return plain
-
 
 @dataclass(frozen=True, kw_only=True)
-class NodeDescription(_Part):
+class NodeDescription(Part):
     """The entries that a SuperNode adds, from which a third-party mixer compares its nodes.
 
     Attributes
@@ -80,7 +53,7 @@ class NodeDescription(_Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentDescription(_Part):
+class SegmentDescription(Part):
     """A client's description of its lower segment in the L shape.
 
     Attributes
@@ -125,7 +98,7 @@ class SegmentDescription(_Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UploadFacts(_Part):
+class UploadFacts(Part):
     """The facts about a client of the L shape that a server's ledger needs beyond its sizes.
 
     Attributes
@@ -152,7 +125,7 @@ class UploadFacts(_Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Description(_Part):
+class Description(Part):
     """The common entries of both shapes' descriptions; the class itself describes no client.
 
     Attributes
@@ -266,104 +239,6 @@ def read_description(description: Mapping[str, Any]) -> Description:
     shape = next((kind for key, kind in SHAPES.items() if key in description), Description)
     known_keys = keys_of(shape)
     others = {key: value for key, value in description.items() if key not in known_keys}
-    if not all(map(_is_plain, others.values())):
+    if not all(map(is_plain, others.values())):
         raise DescriptionError("described itself in other than plain values")
-    return _read(shape, description, others=others)
-
-
-def keys_of(kind: type[_Part]) -> dict[str, Any]:
-    """Return the keys of a part of a description, and of its own parts, with their types.
-
-    A type is bool, str, float, tuple[str, ...] or, for a whole number, Annotated[int, Whole].
-    """
-    keys: dict[str, Any] = {}
-    for each in _entries(kind):
-        keys |= keys_of(each.kind) if _is_part(each.kind) else {each.key: each.kind}
-    return keys
-
-
-class _Entry(NamedTuple):
-    """A field: its type, without None, and its default."""
-
-    name: str
-    kind: Any
-    default: Any
-
-    @property
-    def key(self) -> str:
-        return self.name.replace("_", "-")
-
-    @property
-    def required(self) -> bool:
-        return self.default is MISSING
-
-
-_ENTRIES: dict[Any, tuple[_Entry, ...]] = {}
-"""The fields of each class, once they are known: type hints take a millisecond to resolve."""
-
-
-def _entries(kind: Any) -> tuple[_Entry, ...]:
-    """Return the fields of a part of a description, without `others`."""
-    if kind not in _ENTRIES:
-        hints = get_type_hints(kind, include_extras=True)
-        _ENTRIES[kind] = tuple(
-            _Entry(one.name, _without_none(hints[one.name]), one.default)
-            for one in fields(kind)
-            if one.name != "others"
-        )
-    return _ENTRIES[kind]
-
-
-def _without_none(hint: Any) -> Any:
-    return get_args(hint)[0] if NoneType in get_args(hint) else hint
-
-
-def _is_part(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, _Part)
-
-
-Part = TypeVar("Part", bound=_Part)
-
-
-def _read(kind: type[Part], description: Mapping[str, Any], **presets: Any) -> Part:
-    values = dict(presets)
-    for entry in _entries(kind):
-        value = description.get(entry.key)
-        if _is_part(entry.kind):
-            values[entry.name] = _read(entry.kind, description)
-        elif value is not None or entry.required:
-            values[entry.name] = _checked(entry, value)
-    return kind(**values)
-
-
-def _checked(entry: _Entry, value: Any) -> Any:
-    """Return the value of a field; raise DescriptionError if it has another type or range."""
-    kind, wrong = entry.kind, ""
-    if value is None:
-        raise DescriptionError(f"does not say its {entry.key}, as it must")
-    if isinstance(limits := next(iter(getattr(kind, "__metadata__", ())), None), Whole):
-        wrong = wrong_count(value, *limits)
-    elif kind is float:
-        if type(value) is not float or not math.isfinite(value):
-            wrong = f"is {shown(value)}; it must be a finite floating-point number"
-    elif kind in (bool, str):
-        if not isinstance(value, kind):
-            allowed = "true or false" if kind is bool else "a text"
-            wrong = f"is {shown(value)}; it must be {allowed}"
-    elif not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
-        wrong = "is no list of texts"
-    if wrong:
-        raise DescriptionError(f"says that its {entry.key} {wrong}")
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(_is_single(each) for each in value)
-    return _is_single(value)
-
-
-def _is_single(value: object) -> bool:
-    if isinstance(value, int):
-        return abs(value) <= _MAX_INTEGER
-    return value is None or isinstance(value, (float, str))
+    return read_part(shape, description, others=others)
