@@ -41,3 +41,16 @@ def allowed(word: str, words: Iterable[str], where: str) -> str:
     if alike:
         return f"{suggestion}{where} lists all {len(names)}"
     return f"{where} lists the {len(names)} that are allowed"
+
+
+def is_near(one: str, other: str) -> bool:
+    """Return whether at most one letter is added, missing or another, or two are swapped."""
+    while one and one[:1] == other[:1]:
+        one, other = one[1:], other[1:]
+    swapped = other[1::-1] + other[2:]
+    return one[1:] == other[1:] or one[1:] == other or one == other[1:] or one == swapped
+
+
+def folded_key(key: str) -> str:
+    """Return a key without its case and what separates its words."""
+    return key.casefold().replace("-", "").replace("_", "")

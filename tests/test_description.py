@@ -165,6 +165,22 @@ def test_a_key_of_a_clients_own_is_kept_if_it_is_plain() -> None:
             read_description({**LEAST[SplitDescription], "own": value})
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("batch-norm", "across-batch"),
+        ("across_batch", "across-batch"),
+        ("AcrossBatch", "across-batch"),
+        ("budget-spend", "budget-spent"),
+        ("goes-on", "same-object"),
+    ],
+)
+def test_a_fact_is_not_missed_for_its_spelling(key: str, meant: str) -> None:
+    """An epsilon would otherwise be too small, without a word."""
+    with pytest.raises(DescriptionError, match=f"by a key that is not '{meant}', but means it"):
+        read_description({**LEAST[SplitDescription], key: True})
+
+
 def test_both_kinds_of_clients_say_what_is_read_here() -> None:
     (split,) = Toy(clients=1).make_clients()
     toy = TextToy(clients=1)

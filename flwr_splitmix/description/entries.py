@@ -7,7 +7,7 @@ once, on its arrival; everything behind that gets the object.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -21,6 +21,7 @@ from flwr_splitmix.description.fields import (
     keys_of,
     read_part,
 )
+from flwr_splitmix.suggestions import folded_key, is_near
 from flwr_splitmix.values import wrong_count
 
 MAX_SPLIT_BATCH = 2**20
@@ -223,22 +224,39 @@ SHAPES: Mapping[str, type[Description]] = {
 }
 """By the key that tells it, the shape of a client. One that has both keys has the L shape."""
 
+_ALIASES = {"batchnorm": "across-batch", "goeson": "same-object"}
+"""Other words, folded, for facts without which an epsilon would be too small."""
+
 
 def read_description(description: Mapping[str, Any]) -> Description:
     """Return what a client says of itself, by the class of its shape.
 
-    Unknown keys, such as those of a user's own client class, are kept as `others`. A value
-    None counts as a key that is missing.
+    Unknown keys, such as those of a user's own client class, are kept as `others`, unless they are
+    nearly one of these: a fact must not be missed for its spelling. A value None counts as a key
+    that is missing.
 
     Raises
     ------
     DescriptionError
-        If a required key is missing, a value has another type or is beyond its range (the message
-        names the key), or the value of an unknown key is not plain.
+        If a required key is missing or misspelt, a value has another type or is beyond its range
+        (the message names the key), or the value of an unknown key is not plain.
     """
     shape = next((kind for key, kind in SHAPES.items() if key in description), Description)
     known_keys = keys_of(shape)
     others = {key: value for key, value in description.items() if key not in known_keys}
     if not all(map(is_plain, others.values())):
         raise DescriptionError("described itself in other than plain values")
+    for key in others:
+        if likely_key := _likely_key(key, known_keys):
+            raise DescriptionError(
+                f"describes itself by a key that is not {likely_key!r}, but means it or is nearly "
+                "it: write it so, or give a key of your own another name"
+            )
     return read_part(shape, description, others=others)
+
+
+def _likely_key(key: str, known_keys: Iterable[str]) -> str:
+    """Return the known key that an unknown one seems to mean, or ""."""
+    folded = folded_key(key)
+    near = (known for known in known_keys if is_near(folded, folded_key(known)))
+    return _ALIASES.get(folded) or next(near, "")

@@ -1,4 +1,4 @@
-"""The home of what is kept: runs, models and states."""
+"""The home folder, with runs, models and states."""
 
 from __future__ import annotations
 

@@ -35,25 +35,33 @@ class BufferValues:
         return [
             full_name
             for full_name, owner, name, _, value in self._before
-            if not _same(getattr(owner, name), value)
+            if not _same(getattr(owner, name, None), value)
         ]
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put all values back in place, also of buffers that were replaced or resized."""
+        """Put changed values back in place, also of buffers that were replaced or resized.
+
+        Buffers that were deleted or made since then stay so: the module may note this elsewhere.
+        """
         for _, owner, name, buffer, value in self._before:
+            if not hasattr(owner, name):
+                continue
             if getattr(owner, name) is not buffer:
                 setattr(owner, name, buffer)
-            strided = buffer.layout == torch.strided
-            if not strided or buffer.shape != value.shape:
+            if buffer.layout == torch.strided and _same(buffer, value):
+                continue
+            if buffer.is_inference():  # torch lets nothing change it here
+                setattr(owner, name, value)
+            elif buffer.layout != torch.strided or buffer.shape != value.shape:
                 buffer.data = value
-            elif 0 not in buffer.stride() or buffer.numel() < 2:
-                buffer.copy_(value)  # torch writes to no expanded tensor
+            else:
+                buffer.copy_(value)
 
 
 @contextmanager
 def restored_buffers(module: nn.Module) -> Iterator[None]:
-    """Leave a module's buffers as they were, whatever its forward pass makes of them."""
+    """Leave the values of a module's buffers as they were, whatever it makes of them meanwhile."""
     before = BufferValues(module)
     try:
         yield

@@ -66,8 +66,8 @@ def test_a_summary_of_wrong_types_is_unreadable_and_hides_no_other_run(
                              "again")  # fmt: skip
 
 
-LONG = pa.DictionaryArray.from_arrays(pa.array([0] * 1500, pa.int32()), pa.array(["x" * 2**20]))
-"""Texts of a gigabyte and a half, in a file of 5 kB."""
+LONG = pa.DictionaryArray.from_arrays(pa.array([0] * 2100, pa.int32()), pa.array(["x" * 2**20]))
+"""Texts of more than two gigabytes, in a file of 5 kB."""
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ LONG = pa.DictionaryArray.from_arrays(pa.array([0] * 1500, pa.int32()), pa.array
         ({"round": ["x"]}, "round is 'x', which is not a number"),
         ({"loss": [1.0]}, "a row has no number of its round"),
         ({"round": [1], "accuracy_spread": ["x"]}, "accuracy_spread is 'x', which is not a number"),
-        ({"round": pa.array(np.zeros(2**20, np.int64))}, "it has 1048576 rows of 1 column"),
-        ({"round": range(1, 1501), "note": LONG}, "its texts have 1572864000 bytes or more, decod"),
+        ({"round": pa.array(np.zeros(2**21, np.int64))}, "it has 2097152 rows of 1 column"),
+        ({"round": range(1, 2101), "note": LONG}, "its texts have 2202009600 bytes or more, decod"),
         ({"round": [1], "note": [["x"]]}, "its column 'note' has list<element: string>, not numb"),
     ],
 )
@@ -101,7 +101,7 @@ def test_columns_that_are_large_once_decoded_are_unreadable(
     splitmix: Splitmix, unfinished: Run
 ) -> None:
     """The sizes are in the file's metadata; without a dictionary, each text is stored."""
-    texts = pa.table({"note": ["x" * 2**24]})
+    texts = pa.table({"note": ["x" * 2**26]})
     with pq.ParquetWriter(
         unfinished.path / "metrics.parquet", texts.schema, use_dictionary=False
     ) as writer:
@@ -109,7 +109,7 @@ def test_columns_that_are_large_once_decoded_are_unreadable(
             writer.write_table(texts)
     result = splitmix("show", unfinished.id)
     assert result.exit_code == 1
-    assert re.search(r"its columns have 5536\d{5} bytes, decoded", result.stderr)
+    assert re.search(r"its columns have 22145\d{5} bytes, decoded", result.stderr)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -63,6 +63,27 @@ def test_the_description_of_a_segment_leaves_its_buffers_as_they_were() -> None:
         assert torch.equal(buffer.nan_to_num(7.0), expected.nan_to_num(7.0)), name
 
 
+class Deleting(Lower):
+    """Deletes a buffer after its first use, and keeps one that torch lets nothing change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.inference_mode():
+            table = torch.ones(3)
+        self.register_buffer("table", table, persistent=False)
+        self.register_buffer("spare", torch.zeros(3), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if hasattr(self, "spare"):
+            del self.spare
+        return super().forward(inputs) + self.get_buffer("table")
+
+
+def test_buffers_that_cannot_be_put_back_are_left_alone() -> None:
+    described, smashed = smashed_of(Deleting())
+    assert (described["width"], smashed.shape) == (3, (4, 2, 3))
+
+
 def test_weights_without_a_shape_are_refused_at_once() -> None:
     segment = nn.Sequential(nn.LazyLinear(6), nn.Unflatten(1, (2, 3)))
     with pytest.raises(ClientError, match=r"0\.weight has no shape yet .* run one batch through"):

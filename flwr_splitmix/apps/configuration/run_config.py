@@ -20,7 +20,7 @@ from flwr_splitmix.apps.configuration.continuing import ROUNDS, continued
 from flwr_splitmix.apps.configuration.error import ConfigError, key_of, sentence_of
 from flwr_splitmix.apps.configuration.link_keys import check_link_keys
 from flwr_splitmix.apps.configuration.links import ray_link, stream_link
-from flwr_splitmix.description import MAX_USHAPE_BATCH
+from flwr_splitmix.description import MAX_SPLIT_BATCH, MAX_USHAPE_BATCH
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import AutoLink, Link
 from flwr_splitmix.links.frames.feedback import check_feedback
@@ -40,6 +40,9 @@ Rate = Annotated[float, Field(gt=0, le=1000)]
 """A learning rate of AdamW, whose steps have about its size."""
 
 MAX_THREADS = 1024
+
+_MAX_BATCH = min(MAX_SPLIT_BATCH, MAX_USHAPE_BATCH)
+"""Largest batch that clients of either shape may have."""
 
 
 class TrainingOptions(TypedDict):
@@ -78,7 +81,7 @@ class AppConfig(BaseModel):
     num_server_rounds: Count
     epochs_per_round: Count
     steps_per_round: CountOrAuto
-    batch_size: Annotated[int, Field(ge=1, le=MAX_USHAPE_BATCH)]
+    batch_size: Annotated[int, Field(ge=1, le=_MAX_BATCH)]
     lr: Rate
     weight_decay: Annotated[float, Field(ge=0, le=1000)]
     warmup_epochs: NotNegative

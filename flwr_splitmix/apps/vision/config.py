@@ -201,7 +201,7 @@ class VisionConfig(AppConfig):
 
     @model_validator(mode="after")
     def _frozen_edges_have_their_own_cut(self) -> VisionConfig:
-        if self.cut_at and edge_of(self.trial()):
+        if self.cut_at and self._edge:
             raise ValueError(
                 f"cut-at is {self.cut_at!r}, but {self.strategy} has a cut of its own; use '' "
                 "with it"
@@ -210,7 +210,7 @@ class VisionConfig(AppConfig):
 
     @model_validator(mode="after")
     def _only_frozen_edges_have_an_embedding(self) -> VisionConfig:
-        if self.embedding != "patch" and not edge_of(self.trial()):
+        if self.embedding != "patch" and not self._edge:
             raise ValueError(
                 f"embedding is {self.embedding!r}, which only frozen edges have; use 'patch' with "
                 f"{self.strategy}"
@@ -246,6 +246,10 @@ class VisionConfig(AppConfig):
     def ushape(self) -> bool:
         """Whether the strategy has the U shape."""
         return self.strategy in IMAGE_USHAPE
+
+    @property
+    def _edge(self) -> dict[str, Any] | None:
+        return None if self.ushape else edge_of(self.trial())
 
     @property
     def averages(self) -> bool:

@@ -85,12 +85,12 @@ def run(
         note(check_environment(connection))
     except SuperLinkError as error:
         fail(str(error))
-    pairs = run_config or []
-    keys = _read_keys(app, pairs, run_dir, is_local=connection.local)
+    texts = run_config or []
+    keys = _read_keys(app, texts, run_dir, is_local=connection.local)
     if keys.values.get("resume"):  # a resumed run has its own configuration
         note(lost_cluster())
     else:
-        _check_app(app, pairs, nodes or _nodes_of(federation_config))
+        _check_app(app, texts, nodes or _nodes_of(federation_config))
     try:
         flwr = Flwr(superlink)
         option = "run-dir" if run_dir is None else "--run-dir"

@@ -41,7 +41,7 @@ def check_segment(segment: nn.Module) -> None:
     geometry_of("segment", segment)
     check_shaped("lower segment", segment)
     state = segment.state_dict(keep_vars=True)
-    is_quantized = any("quantized" in type(part).__module__ for part in segment.modules())
+    is_quantized = any(".quantized." in f"{type(part).__module__}." for part in segment.modules())
     for name, value in state.items():
         if is_quantized and (not isinstance(value, Tensor) or value.is_quantized):
             raise ClientError(

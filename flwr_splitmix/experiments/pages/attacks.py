@@ -13,7 +13,7 @@ from flwr_splitmix.experiments.pages.results import Results
 from flwr_splitmix.experiments.privacy import cells as matrix
 from flwr_splitmix.experiments.privacy.kinds import AnySize
 from flwr_splitmix.experiments.privacy.tables_of_papers import (
-    AttackScore,
+    PlaceScore,
     PrivacyExperiment,
     PrivacyTable,
     all_reached,
@@ -23,7 +23,7 @@ from flwr_splitmix.experiments.verdicts import Verdict
 
 
 @dataclass(frozen=True)
-class PrivacyResults(Results[AttackScore]):
+class PrivacyResults(Results[PlaceScore]):
     """Scores of an experiment's attacks."""
 
     experiment: PrivacyExperiment
@@ -44,7 +44,7 @@ class PrivacyResults(Results[AttackScore]):
         """Return the table in Markdown, with the orderings; `link` leads to the result file."""
         return privacy_block(self.table, self.seeds, link)
 
-    def plain(self, one: AttackScore) -> dict[str, Any]:
+    def plain(self, one: PlaceScore) -> dict[str, Any]:
         """Return the stored values of a seed, as plain JSON values."""
         values: dict[str, Any] = {"seed": one.seed, "cell": one.cell}
         if one.reason:
@@ -67,7 +67,7 @@ class PrivacyResults(Results[AttackScore]):
             If a value is missing, or a name is unknown.
         """
         measured_at = {
-            at: tuple(AttackScore(**{"reason": "", **one}) for one in seeds)
+            at: tuple(PlaceScore(**{"reason": "", **one}) for one in seeds)
             for at, seeds in seeds_at.items()
         }
         results = cls(experiment, size, dataset, measured_at)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from flwr_splitmix.experiments.privacy.columns import COLUMNS
 from flwr_splitmix.experiments.privacy.kinds import Matrix, MatrixFact
-from flwr_splitmix.experiments.privacy.rows import ROWS, UNPROTECTED
+from flwr_splitmix.experiments.privacy.rows import ROWS, TOLERANCE, UNPROTECTED
 from flwr_splitmix.experiments.privacy.sizes import SIZES
 from flwr_splitmix.experiments.privacy.texts.columns import TEXT_COLUMNS
-from flwr_splitmix.experiments.privacy.texts.rows import NOTHING_HIDDEN, TEXT_ROWS
+from flwr_splitmix.experiments.privacy.texts.rows import EQUAL, NOTHING_HIDDEN, TEXT_ROWS
 from flwr_splitmix.experiments.privacy.texts.sizes import TEXT_SIZES
 
 _WORK = "flwr_splitmix.experiments.privacy"
@@ -71,12 +71,13 @@ TEXTS = Matrix(
     ),
     metrics=("token accuracy",),
     legend=(
-        "Shown is the share of a text's words that the attack has right at their places: the "
-        "higher, the worse hidden. Of the guesses that it makes at a text (each message, their "
-        "mean, each direction) the best counts. Decode errors are relative to the trunk's own "
+        "A cell shows the share of a text's words that the attack has right at their places: the "
+        "higher, the worse hidden. The best of the guesses that it makes at a text (each message, "
+        "their mean, each direction) counts. Decode errors are relative to the trunk's own "
         "output; the leak is the |cos| of the best message, or of their sum, with a public text. "
         "epsilon: of all messages of a text, where the method counts them; option: the last value "
-        "of the noise option's ladder at which utility is not below MixGuard's. A + marks what is "
+        "of the noise option's ladder at which utility is at most "
+        f"{TOLERANCE:g} below {EQUAL}'s, or the least value. A + marks what is "
         f"in no paper. {_HOW_TO_READ}"
     ),
     guide="[How to read it](attacks.md#how-to-read-the-matrix-of-texts).",

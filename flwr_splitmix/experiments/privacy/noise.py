@@ -8,7 +8,7 @@ from dataclasses import replace
 from flwr_splitmix.experiments.cells import as_options
 from flwr_splitmix.experiments.privacy.cells import Place
 from flwr_splitmix.experiments.privacy.kinds import AnyRow
-from flwr_splitmix.experiments.privacy.rows import Row
+from flwr_splitmix.experiments.privacy.rows import TOLERANCE, Row
 from flwr_splitmix.files.writing import write_json
 from flwr_splitmix.runs.damage import damage_of, read_object
 
@@ -18,9 +18,6 @@ LADDER: dict[str, tuple[float, ...]] = {
     "paper": (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2),
 }
 """Standard deviations to try, by scale, in units of the smashed data."""
-
-TOLERANCE = 0.02
-"""Allowed deficit of utility, a fraction, below the other row's: a test set's resolution."""
 
 
 def with_noise(row: Row, sigma: float) -> Row:

@@ -68,6 +68,9 @@ UNPROTECTED = "PSL"
 EQUAL = "CutMixSL"
 """The row whose top-1 accuracy rows with noise must match."""
 
+TOLERANCE = 0.02
+"""Allowed deficit of utility, a fraction, below the other row's: a test set's resolution."""
+
 _NOISE: dict[str, Value] = {"sigma_y": 0.0, "clip": "none"}
 
 

@@ -81,7 +81,7 @@ class PrivacyExperiment:
 
 
 @dataclass(frozen=True)
-class AttackScore:
+class PlaceScore:
     """Result of an attack at a place of a table, with one seed.
 
     Parameters
@@ -101,9 +101,7 @@ class AttackScore:
     reason: str = ""
 
 
-def score_of_entry(
-    entry: PrivacyEntry, cell: MatrixCell, place: matrix.Place
-) -> AttackScore | None:
+def score_of_entry(entry: PrivacyEntry, cell: MatrixCell, place: matrix.Place) -> PlaceScore | None:
     """Read a cell's result in an entry's metric.
 
     Returns
@@ -116,9 +114,9 @@ def score_of_entry(
     name = cell.file(place).stem
     for metric in result.get("metrics", ()):
         if metric["metric"] == entry.metric:
-            return AttackScore(name, cell.seed, float(metric["value"]), float(metric["floor"]))
+            return PlaceScore(name, cell.seed, float(metric["value"]), float(metric["floor"]))
     reason = result.get("reason")
-    return AttackScore(name, cell.seed, reason=reason) if reason else None
+    return PlaceScore(name, cell.seed, reason=reason) if reason else None
 
 
 @dataclass(frozen=True)
@@ -161,9 +159,9 @@ def make_table(experiment: PrivacyExperiment, place: matrix.Place) -> PrivacyTab
 
 def all_reached(
     experiment: PrivacyExperiment, place: matrix.Place
-) -> dict[Place, tuple[AttackScore, ...]]:
+) -> dict[Place, tuple[PlaceScore, ...]]:
     """Read the results of all cells that were run, at each place of a table that has any."""
-    at: dict[Place, tuple[AttackScore, ...]] = {entry.place: () for entry in experiment.entries}
+    at: dict[Place, tuple[PlaceScore, ...]] = {entry.place: () for entry in experiment.entries}
     for entry, cell in experiment.cells(place.seeds):
         if one := score_of_entry(entry, cell, place):
             at[entry.place] += (one,)
@@ -173,7 +171,7 @@ def all_reached(
 def table_of(
     experiment: PrivacyExperiment,
     place: matrix.Place,
-    reached_at: Mapping[Place, Sequence[AttackScore]],
+    reached_at: Mapping[Place, Sequence[PlaceScore]],
 ) -> PrivacyTable:
     """Make a table from the results at each of its places, one per seed."""
     lines = tuple(_line(entry, reached_at.get(entry.place, ())) for entry in experiment.entries)
@@ -189,7 +187,7 @@ def table_of(
     return PrivacyTable(experiment, place, lines, tuple(claims))
 
 
-def _line(entry: PrivacyEntry, every: Sequence[AttackScore]) -> PrivacyLine:
+def _line(entry: PrivacyEntry, every: Sequence[PlaceScore]) -> PrivacyLine:
     values = {one.seed: one.value for one in every if one.value is not None}
     floors = [one.floor for one in every if one.floor is not None]
     floor = statistics.fmean(floors) if floors else None

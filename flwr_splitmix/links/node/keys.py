@@ -8,6 +8,7 @@ from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.links.stream.pairs import CERTIFICATE, KEY
 from flwr_splitmix.privacy.policy import KEYS as POLICY_KEYS
 from flwr_splitmix.privacy.policy import POLICY
+from flwr_splitmix.suggestions import folded_key, is_near
 
 INDEX = "partition-id"
 """Index of the node's client, without which no node takes part."""
@@ -62,20 +63,8 @@ def check_keys(keys: Iterable[str]) -> None:
 
 def _likely_key(key: str) -> str:
     """Return the key that another one seems to mean, or ""."""
-    folded = _fold(key)
+    folded = folded_key(key)
     if folded in _OWN:
         return ""
-    near = (option for option in OPTIONAL if _is_near(folded, _fold(option)))
+    near = (option for option in OPTIONAL if is_near(folded, folded_key(option)))
     return _ALIASES.get(folded) or next(near, "")
-
-
-def _is_near(one: str, other: str) -> bool:
-    """Return whether at most one letter is added, missing or another, or two are swapped."""
-    while one and one[:1] == other[:1]:
-        one, other = one[1:], other[1:]
-    swapped = other[1::-1] + other[2:]
-    return one[1:] == other[1:] or one[1:] == other or one == other[1:] or one == swapped
-
-
-def _fold(key: str) -> str:
-    return key.casefold().replace("-", "").replace("_", "")

@@ -52,9 +52,11 @@ class RoundHooks(LoopSetup):
         name = type(self).__name__
         if self._run_state is None and is_own(type(self), "start"):
             raise LinkError(
-                f"{name} has no run and no link: its own start() must call super().start(...), "
-                "which runs the rounds over a link; put the work of a round into aggregate_train, "
-                "an observer's on_round or evaluate_fn"
+                f"{name} has no run and no link: its own start() has not called "
+                "super().start(...), which runs the rounds over a link. Put the work of a round "
+                "into aggregate_train, an observer's on_round or evaluate_fn; a strategy that "
+                "wraps others goes inside, as in "
+                "aggregator=DifferentialPrivacyServerSideFixedClipping(FedAvg(), ...)"
             )
         if self._run_state is None:
             raise LinkError(

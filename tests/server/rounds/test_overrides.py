@@ -111,9 +111,8 @@ def test_a_start_with_flowers_loop_is_told_its_place() -> None:
             return self.configure_train(1, initial_arrays, ConfigRecord(), grid)
 
     strategy = Own(Toy().upper(), device="cpu")
-    with pytest.raises(LinkError, match=r"its own start\(\) must call super\(\).start") as error:
+    with pytest.raises(LinkError, match=r"its own start\(\) has not called super\(\)"):
         strategy.start(None, ArrayRecord())
-    assert "wrap" not in str(error.value)
 
 
 def test_without_averaging_nothing_need_be_returned() -> None:

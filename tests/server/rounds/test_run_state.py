@@ -162,3 +162,14 @@ def test_an_option_has_the_name_that_the_users_app_has_for_it(
     for _ in range(2):
         strategy.fit(TOY.make_clients(sgd(0.1)), 1)
     assert f"nothing is left to do: raise {rounds} to continue it" in caplog.text
+
+
+def test_the_error_of_an_own_start_says_what_holds_and_what_else_may_be_meant() -> None:
+    class Logged(PSL):
+        def start(self, *arguments: Any, **options: Any) -> Any:
+            return super().start(*arguments, **options)
+
+    strategy = Logged(TOY.upper(), device="cpu")
+    message = r"Logged has no run .* own start\(\) has not called super\(\)\.start.* goes inside"
+    with pytest.raises(LinkError, match=message):
+        _ = strategy.run_state

@@ -137,7 +137,9 @@ def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
         needed = supports + min(size.public, MADE_UP[1])
     sentences = open_public(made_up, task, limit=needed, max_words=PUBLIC_WORDS, seed=seed)
     if len(sentences) < needed:
-        raise DataError(f"got {len(sentences)} public texts beside {source!r}; expected {needed}")
+        raise DataError(
+            f"got {len(sentences)} public texts beside {source!r}; expected at least {needed}"
+        )
     public, _ = plain_tokens(sentences, tokenizer, max_length=size.max_length, long_texts="cut")
     return MatrixTexts(
         task,
@@ -154,6 +156,6 @@ def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
 
 def _draw_rows(rows: TextRows, number: int, rng: np.random.Generator, source: str) -> TextRows:
     if number > len(rows):
-        raise DataError(f"{source!r} has {len(rows)} texts; expected {number}")
+        raise DataError(f"{source!r} has {len(rows)} texts; expected at least {number}")
     order = rng.permutation(len(rows))
     return rows.subset(order[:number] if number else order)
