@@ -57,7 +57,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def finished(home: Path) -> Run:
-    config = {"strategy": "cutmixsl", "model": "vit_tiny", "clients": 10, "num-server-rounds": 28}
+    config = {"strategy": "cutmixsl", "model": "vit_tiny", "num-server-rounds": 28}
     run = Run.create(config, name="cutmixsl", home=home)
     add_rounds(run, 28, every=2)
     run.write_summary(

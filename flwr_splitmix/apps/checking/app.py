@@ -35,6 +35,7 @@ def check_app(
     here: Path,
     nodes: int | None = None,
     any_nodes: bool = False,
+    simulated: bool = False,
     setting: Mapping[str, float] | None = None,
 ) -> Report:
     """Check an app with a run configuration, and advise on its cuts.
@@ -51,11 +52,15 @@ def check_app(
         Number of SuperNodes; None for Flower's default.
     any_nodes
         Whether to report nothing that depends on this number.
+    simulated
+        Whether the run is known to be a simulation.
     setting
         Known values of network and speeds, by the names of `Setting`; the rest is measured. None
         for no advice.
     """
-    report = Report(folder.name, nodes or FLOWERS_DEFAULT, nodes_known=not any_nodes)
+    report = Report(
+        folder.name, nodes or FLOWERS_DEFAULT, nodes_known=not any_nodes, simulated=simulated
+    )
     try:
         project = open_project(folder)
         report.app = project.name
@@ -76,7 +81,7 @@ def check_app(
         try:
             overrides = read_overrides(run_config, here, project.kind)
             values = _of_resumed(values, overrides, report.remarks)
-        except RunError as error:
+        except (ConfigError, RunError) as error:
             report.problems.append(f"resume is {values['resume']!r}, but {error}")
             values = {**values, "resume": ""}
     elif project.kind != "own":
@@ -107,11 +112,11 @@ def _of_resumed(
 
     Raises
     ------
-    RunError
-        If there is no such run, it is in progress, or it has finished.
+    ConfigError, RunError
+        If there is no such run, it is another app's, it is in progress, or it has finished.
     """
     resumed = Run.open(str(values["resume"]), home=values.get("run-dir"))
-    check_can_continue(resumed, overrides)
+    check_can_continue(resumed, values, overrides)
     if remark := note_of_ignored_values(resumed.config, values, overrides):
         remarks.append(remark)
     with _collected(remarks):

@@ -124,11 +124,14 @@ def check_link(config: AppConfig, report: Report) -> None:
     Raises
     ------
     LinkError
-        If it is the same everywhere, and cannot be made.
+        If it is the same everywhere, or the run is known to be a simulation, and it cannot be made.
     """
     link: Link = config.make_link(None)
     if not isinstance(link, AutoLink):
         _warn_if_private(link)
+        return
+    if report.simulated:
+        ray_link(config, None)
         return
     makers = {"in a simulation": ray_link, "on SuperNodes": stream_link}
     for where, make in makers.items():

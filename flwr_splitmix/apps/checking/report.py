@@ -66,6 +66,8 @@ class Report:
         Name of the app, and number of SuperNodes for which it was checked.
     nodes_known
         Whether findings that depend on this number are reported.
+    simulated
+        Whether the run is known to be a simulation.
     problems
         Sentences about problems, any of which would make a run fail.
     remarks
@@ -79,6 +81,7 @@ class Report:
     app: str
     nodes: int
     nodes_known: bool = True
+    simulated: bool = False
     problems: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)

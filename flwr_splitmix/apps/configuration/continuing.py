@@ -1,14 +1,15 @@
-"""The configuration of a continued run: its own, but for rounds, addresses and time limits."""
+"""The configuration of a continued run: its own, but for rounds, places and time limits."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.flower_run import ABOUT_RESUMING
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, listed
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -17,8 +18,9 @@ ROUNDS = "num-server-rounds"
 _CHANGEABLE = {
     "attach-timeout", "step-timeout", "link-address", "link-advertise",
     "ssl-certfile", "ssl-keyfile", "ssl-ca-certfile", "link-client-ca", "link-via-token",
+    "num-hosts", "host-gpus", "host-threads", "server-threads",
 }  # fmt: skip
-"""Keys that may change from start to start: waiting times, and the server's address."""
+"""Keys that may change from start to start: waiting times, the server's address, processors."""
 
 
 def continued(
@@ -32,7 +34,7 @@ def continued(
         Configuration of the run so far.
     overrides
         Keys given for the continuation; all are ignored except a greater number of rounds, time
-        limits, addresses and certificates.
+        limits, addresses, certificates, hosts and threads.
     run_id
         Id of the run, for the log.
     """
@@ -61,26 +63,41 @@ def continued(
         )
         log.warning(
             "run %s is continued as it was started, and ignores what is given now: %s. Only "
-            "num-server-rounds may be raised, and time limits, addresses and certificates changed",
+            "num-server-rounds may be raised, and time limits, addresses, certificates, hosts and "
+            "threads changed",
             run_id,
             named,
         )
     return config
 
 
-def check_can_continue(run: Run, overrides: Mapping[str, Any]) -> None:
-    """Check that a run has something to continue.
+def check_is_of_app(run: Run, keys: Collection[str]) -> None:
+    """Raise ConfigError if a run has keys that an app, which has `keys`, does not know."""
+    if unknown := sorted(run.config.keys() - {*keys}):
+        raise ConfigError(
+            f"run {run.id} has keys that this app does not know "
+            f"({listed(unknown, most=5)}): resume it with the app that began it"
+        )
+
+
+def check_can_continue(run: Run, keys: Collection[str], overrides: Mapping[str, Any]) -> None:
+    """Check that a run is an app's and has something to continue.
 
     Parameters
     ----------
+    keys
+        All keys of the app.
     overrides
         Keys given for the continuation, as for `continued`.
 
     Raises
     ------
+    ConfigError
+        If the run is another app's.
     RunError
         If another process executes the run, or all of its rounds are finished.
     """
+    check_is_of_app(run, keys)
     run.check_free()
     rounds = run.config.get(ROUNDS)
     if _extends(rounds, overrides.get(ROUNDS)):

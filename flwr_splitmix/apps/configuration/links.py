@@ -47,10 +47,10 @@ def ray_link(config: AppConfig, run: Run | None) -> RayLink:
     Raises
     ------
     LinkError
-        If a wire format is set.
+        If something is configured that only a stream does.
     """
-    if config.narrowed:
-        raise LinkError(config.only_over_a_stream)
+    if config.not_in_simulation:
+        raise LinkError(config.not_in_simulation)
     return RayLink(
         num_hosts=config.num_hosts,
         host_gpus=config.host_gpus,

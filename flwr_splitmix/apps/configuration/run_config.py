@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from flwr_splitmix.apps.configuration.continuing import ROUNDS, continued
+from flwr_splitmix.apps.configuration.continuing import ROUNDS, check_is_of_app, continued
 from flwr_splitmix.apps.configuration.error import ConfigError, key_of, sentence_of
 from flwr_splitmix.apps.configuration.link_keys import check_link_keys
 from flwr_splitmix.apps.configuration.links import ray_link, stream_link
@@ -40,6 +40,9 @@ Rate = Annotated[float, Field(gt=0, le=1000)]
 """A learning rate of AdamW, whose steps have about its size."""
 
 MAX_THREADS = 1024
+
+SIMULATED_STREAM = "link 'stream' with a CPU for each client (init-args-num-cpus)"
+"""How a simulation has what only a stream does; all clients of a round then run at once."""
 
 _MAX_BATCH = min(MAX_SPLIT_BATCH, MAX_USHAPE_BATCH)
 """Largest batch that clients of either shape may have."""
@@ -159,13 +162,9 @@ class AppConfig(BaseModel):
         if not (resume and isinstance(resume, str) and isinstance(run_dir, str | None)):
             return cls.read(values), None
         resumed = Run.open(resume, home=run_dir or None)
-        resumed.check_free()
         # Other values than these two are not read unless they are taken.
-        if unknown := resumed.config.keys() - {key_of(name) for name in cls.model_fields}:
-            raise ConfigError(
-                f"run {resumed.id} has keys that this app does not know "
-                f"({', '.join(sorted(unknown))[:200]}): resume it with the app that began it"
-            )
+        check_is_of_app(resumed, {key_of(name) for name in cls.model_fields})
+        resumed.check_free()
         # A run of an earlier version lacks newer keys: their present values are used, also by the
         # clients, which receive the run's configuration.
         previous = {**values, **resumed.config}
@@ -247,8 +246,8 @@ class AppConfig(BaseModel):
 
     @model_validator(mode="after")
     def _link_has_the_wire_format(self) -> Self:
-        if self.link == "ray" and self.narrowed:
-            raise ValueError(self.only_over_a_stream)
+        if self.link == "ray" and self.not_in_simulation:
+            raise ValueError(self.not_in_simulation)
         down = self.wire_dtype_down or self.wire_dtype
         if level_bits(down) == 4:
             raise ValueError(
@@ -277,10 +276,15 @@ class AppConfig(BaseModel):
         return {key: name for key, name in formats.items() if name not in ("keep", "")}
 
     @property
-    def only_over_a_stream(self) -> str:
-        """The error message about `narrowed` formats in a simulation."""
+    def not_in_simulation(self) -> str:
+        """Why this cannot run over Ray's link, with the remedy; "" if it can."""
+        if not self.narrowed:
+            return ""
         narrowed = " and ".join(f"{key} is {name!r}" for key, name in self.narrowed.items())
-        return f"{narrowed}, but in a simulation tensors travel as they are; use 'keep' there"
+        return (
+            f"{narrowed}, but in a simulation tensors travel as they are; use 'keep' there, or "
+            f"{SIMULATED_STREAM}"
+        )
 
     def make_link(self, run: Run | None) -> Link:
         """Make the configured link.
@@ -288,8 +292,8 @@ class AppConfig(BaseModel):
         Raises
         ------
         LinkError
-            If the stream's address or certificates are wrong, or the link is Ray's and a wire
-            format is set.
+            If the stream's address or certificates are wrong, or the link is Ray's and cannot do
+            what is configured.
         """
         if self.link == "ray":
             return ray_link(self, run)

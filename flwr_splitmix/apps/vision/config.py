@@ -11,6 +11,7 @@ from torch import nn
 
 from flwr_splitmix.apps.configuration.links import mixer_link
 from flwr_splitmix.apps.configuration.run_config import (
+    SIMULATED_STREAM,
     AppConfig,
     Count,
     CountOrAuto,
@@ -190,16 +191,6 @@ class VisionConfig(AppConfig):
         return self
 
     @model_validator(mode="after")
-    def _simulation_waits_for_no_late_client(self) -> VisionConfig:
-        if self.link == "ray" and self.pace.notices_arrival:
-            raise ValueError(
-                f"straggler is {self.straggler!r} and group-order {self.group_order!r}, but in a "
-                "simulation clients take turns on the same processors and none is late; use "
-                "straggler 'wait' and group-order 'random' with link 'ray'"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _frozen_edges_have_their_own_cut(self) -> VisionConfig:
         if self.cut_at and self._edge:
             raise ValueError(
@@ -241,6 +232,17 @@ class VisionConfig(AppConfig):
                 f"{central}'benchmark', 'none' or 'auto' with it"
             )
         return self
+
+    @property
+    def not_in_simulation(self) -> str:
+        """Why this cannot run over Ray's link, with the remedy; "" if it can."""
+        if not self.pace.notices_arrival:
+            return super().not_in_simulation
+        return (
+            f"straggler is {self.straggler!r} and group-order {self.group_order!r}, but in a "
+            "simulation clients take turns on the same processors and none is late; use "
+            f"straggler 'wait' and group-order 'random' there, or {SIMULATED_STREAM}"
+        )
 
     @property
     def ushape(self) -> bool:

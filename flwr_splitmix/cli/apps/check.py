@@ -59,6 +59,9 @@ def check(
     any_nodes: Annotated[
         bool, typer.Option(hidden=True, help="The federation's size is not known.")
     ] = False,
+    simulated: Annotated[
+        bool, typer.Option("--simulated", hidden=True, help="The SuperNodes are virtual.")
+    ] = False,
     uplink: Annotated[str | None, typer.Option(help="A client's uplink: 20mbit, 1gbit.")] = None,
     downlink: Annotated[str | None, typer.Option(help="A client's downlink: 100mbit.")] = None,
     rtt: Annotated[str | None, typer.Option(help="Round trip: 40ms.")] = None,
@@ -94,7 +97,7 @@ def check(
         with redirect_stdout(sys.stderr):  # what the app prints is no part of the report
             report = check_app(
                 app, run_config or [], here=Path.cwd(), nodes=nodes, any_nodes=any_nodes,
-                setting=preset if cuts else None,
+                simulated=simulated, setting=preset if cuts else None,
             )  # fmt: skip
     if output is not None and report.advice is not None:
         from flwr_splitmix.cli.apps.cut_plot import plot_cuts

@@ -198,7 +198,7 @@ def _check_resumption(keys: RunKeys) -> None:
     Raises
     ------
     ConfigError
-        If a changed key is one that a resumed run keeps.
+        If the run is another app's.
     RunError
         If there is no such run.
     """
@@ -208,7 +208,7 @@ def _check_resumption(keys: RunKeys) -> None:
     )
 
     resumed = Run.open(str(keys.values["resume"]), home=_home(keys.values))
-    check_can_continue(resumed, keys.changed)
+    check_can_continue(resumed, keys.values, keys.changed)
     note(note_of_ignored_values(resumed.config, keys.values, keys.changed))
 
 
@@ -229,7 +229,7 @@ def _check_report(app: Path, run_config: list[str], nodes: int | None) -> dict[s
     It loads torch and a model, whose memory is thus free during the run. Its standard
     error is shown at once, such as that a hub does not answer and is asked again.
     """
-    number = ["--any-nodes"] if nodes is None else ["--nodes", str(nodes)]
+    number = ["--any-nodes"] if nodes is None else ["--nodes", str(nodes), "--simulated"]
     keys = [word for text in run_config for word in ("--run-config", text)]
     process = subprocess.run(
         [sys.executable, "-c", _SPLITMIX, "check", str(app), "--no-cuts", "--format", "json",

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 """Exit status of a run ended by Ctrl-C, as in a shell."""
 
+NO_RUN = (
+    "the run has completed; its app keeps no run, so there is no summary, and nothing for "
+    "`splitmix show`: docs/own-app.md, *Keeping and resuming a run*"
+)
+"""What is said at the end of an app of one's own that makes no `Run`."""
+
 _SETTLE_SECONDS = 30.0  # between the end of the log and Flower's final status
 
 
@@ -117,14 +123,20 @@ def _finish(
             from flwr_splitmix.cli.results.show import show
 
             show(followed.run.id, run_dir=followed.home)
+        else:
+            typer.echo(NO_RUN)
         typer.echo(f"\nFlower's log: {followed.log}")
         return
     if stopped:
         resume = f"; resume it with {resuming}" if resuming else ""
         fail(f"the run was stopped{resume} (Flower's log: {followed.log})", INTERRUPTED)
     reason = _reason(details) or followed.raised or f"Flower reports {status!r}"
-    resume = f"; once that is fixed, {resuming} resumes the run" if resuming else ""
-    fail(f"the run failed: {reason}{resume} (Flower's log: {followed.log})")
+    remedy = ""
+    if resuming and followed.run is not None:
+        remedy = f"; once that is fixed, {resuming} resumes the run"
+        if not followed.run.rows:
+            remedy = "; no round was finished, so once that is fixed, start it again"
+    fail(f"the run failed: {reason}{remedy} (Flower's log: {followed.log})")
 
 
 def _reason(details: str) -> str:

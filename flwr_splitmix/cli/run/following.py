@@ -28,6 +28,10 @@ FIND_DIRECTORY_EVERY_SECONDS = 1.0
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ROUND = re.compile(r"\bround (\d+)/(\d+) \| (.*)")
 _WARNING = re.compile(r"\bWARNING\s*:\s*(.*)")
+_WITHOUT_MEANING = re.compile(
+    "default simulated SuperNodes changed|Manually terminating ClientAppActor"
+)
+"""Warnings of Flower's about its default number of nodes, and at each simulation's end."""
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt)): (.+)")
 
 
@@ -264,7 +268,7 @@ def _take_in(line: str, followed: RunFollower, shown: Display) -> None:
     if match := _ROUND.search(line):
         followed.words = match[0]
         shown.result(match[0])
-    elif match := _WARNING.search(line):
+    elif (match := _WARNING.search(line)) and not _WITHOUT_MEANING.search(line):
         shown.show_line(f"warning: {match[1]}")
     elif match := _RAISED.match(line.strip()):
         followed.raised = f"{match[1]}: {match[2]}"

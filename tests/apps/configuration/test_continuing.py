@@ -70,7 +70,7 @@ def test_a_run_of_another_app_is_refused_in_one_sentence(tmp_path: Path) -> None
     run = Run.create({"strategy": "MixGuard", "pad-to": 9, "secret": 1}, name="x", home=tmp_path)
     values = {**run_config(), "resume": "latest", "run-dir": str(tmp_path)}
     message = (
-        rf"run {run.id} has keys that this app does not know \(pad-to, secret\): resume it with"
+        rf"run {run.id} has keys that this app does not know \(pad-to and secret\): resume it with"
     )
     with pytest.raises(ConfigError, match=message):
         VisionConfig.of_run(values)

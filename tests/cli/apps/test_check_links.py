@@ -22,9 +22,34 @@ def test_a_wire_format_that_a_simulation_refuses_is_remarked(
     assert result.exit_code == 0, result.output
     remark = (
         "note: in a simulation the run would end with an error: wire-dtype is 'int8', but in a "
-        "simulation tensors travel as they are; use 'keep' there"
+        "simulation tensors travel as they are; use 'keep' there, or link 'stream' with a CPU"
     )
     assert (remark in " ".join(result.output.split())) is remarked
+
+
+@pytest.mark.parametrize(
+    ("app", "keys", "message"),
+    [
+        ("vision", "wire-dtype='int8'", "wire-dtype is 'int8', but in a simulation tensors travel"),
+        ("language", "wire-dtype='int8'", "wire-dtype is 'int8', but in a simulation tensors"),
+        ("vision", "group-order='arrival'", "group-order 'arrival', but in a simulation clients"),
+        ("vision", "straggler='skip'", "straggler is 'skip' and group-order 'random', but in a"),
+    ],
+)
+def test_what_a_simulation_cannot_do_is_a_problem_if_the_run_is_one(
+    app: str, keys: str, message: str
+) -> None:
+    """It would fail, or do something else without a word; a stream's address is no matter there."""
+    keys += " link-address='0.0.0.0:9443'"
+    unknown = check(APPS / app, "--no-cuts", "--run-config", keys)
+    assert unknown.exit_code == 0, unknown.output
+    assert "note: in a simulation the run would end with an error: " in unknown.output
+    known = check(APPS / app, "--no-cuts", "--simulated", "--run-config", keys)
+    assert known.exit_code == 1
+    shown = " ".join(known.output.split())
+    assert message in shown
+    assert "or link 'stream' with a CPU for each client (init-args-num-cpus)" in shown
+    assert "without TLS" not in shown
 
 
 @pytest.mark.parametrize(

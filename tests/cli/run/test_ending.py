@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
 import signal
@@ -53,6 +55,37 @@ def test_keys_that_an_own_app_lacks_are_not_named(keys: bool, finished: Run, hom
     followed = RunFollower(7, home, home / "7.log", finished)
     named = f"resume='{finished.id}' run-dir='{home}'" if keys else ""
     assert resuming_keys(followed, values) == named
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_only_a_run_with_a_finished_round_is_to_be_resumed(
+    rounds: int, unfinished: Run, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    """A resumed run keeps its keys, so that one that fails by a key would fail in the same way."""
+    if not rounds:
+        (unfinished.path / "metrics.jsonl").unlink(missing_ok=True)
+        (unfinished.path / "metrics.parquet").unlink(missing_ok=True)
+    note_flower_run(unfinished, 7)
+    monkeypatch.setattr(Flwr, "start", lambda self, *arguments: 7)
+    monkeypatch.setattr(
+        Flwr, "follow", lambda self, run_id, log: subprocess.Popen(["true"], stdout=log)
+    )
+    details = "LinkError: host-gpus is 1.0"
+    monkeypatch.setattr(Flwr, "status", lambda self, run_id: ("finished:failed", details))
+    message = the_error(run("--run-dir", str(home)))
+    assert message.startswith("the run failed: LinkError: host-gpus is 1.0; ")
+    assert (f"resume='{unfinished.id}'" in message) is bool(rounds)
+    assert ("no round was finished, so once that is fixed, start it again" in message) is not rounds
+
+
+def test_an_app_without_a_run_is_told_why_there_is_no_summary(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Flwr, "status", lambda self, run_id: ("finished:completed", ""))
+    followed = RunFollower(7, tmp_path, tmp_path / "7.log")
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        ending.end_run(Flwr(None), followed, {}, interrupted=False, expected=False)
+    assert "its app keeps no run, so there is no summary" in output.getvalue()
 
 
 def test_a_signal_to_end_stops_the_run_and_what_writes_its_log(

@@ -82,3 +82,19 @@ def test_a_pipe_gets_the_line_of_every_round(
         follow(followed, writer, PlainDisplay())
     assert capsys.readouterr().out.splitlines() == rounds
     assert followed.words == rounds[-1]
+
+
+def test_warnings_that_say_nothing_about_the_run_are_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    followed = RunFollower(7, tmp_path, tmp_path / "7.log")
+    followed.log.write_text(
+        "WARNING :  Since flwr 1.32, default simulated SuperNodes changed from 10 to 2.\n"
+        "WARNING :  client 3 is behind\n"
+        "WARNING :  Manually terminating ClientAppActor\n"
+    )
+    writer = subprocess.Popen(["true"])
+    writer.wait()
+    follow(followed, writer, PlainDisplay())
+    lines = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+    assert lines == ["warning: client 3 is behind"]
