@@ -68,7 +68,7 @@ def rows_of(
     source: str,
     num_labels: int,
     empty_texts: EmptyTexts = "refuse",
-) -> TextRows:
+) -> tuple[TextRows, list[int]]:
     """Make rows from the values of columns.
 
     Parameters
@@ -83,6 +83,11 @@ def rows_of(
         Number of classes, for messages.
     empty_texts
         As for `load_text_sets`.
+
+    Returns
+    -------
+    tuple of TextRows and list of int
+        The rows that are kept, and the place of each in the columns.
 
     Raises
     ------
@@ -118,13 +123,14 @@ def rows_of(
             text if _is_empty(more) else f"{text}\n{more}"
             for text, more in zip(first, second, strict=True)
         ]
-    return TextRows(
+    rows = TextRows(
         tuple(first),
         np.array(labels, np.int64),
         tuple(column("answer")),
         tuple(map(str, column("group"))),
         tuple(second) if pairs else (),
     )
+    return rows, kept_rows
 
 
 def _kept_rows(

@@ -126,6 +126,11 @@ def read_columns(path: Path, columns: Sequence[str]) -> Columns:
     return {column: [row[place] for row in rows] for place, column in enumerate(columns)}
 
 
+def may_be_names(path: Path, columns: Sequence[str]) -> bool:
+    """Return whether the first row that `read_columns` reads is one that others take for names."""
+    return kind_of(path) not in (".json", ".jsonl") and _numbered(columns)
+
+
 def _json_lines(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     """Yield the location and the JSON value of each line that is not blank."""
     for number, line in enumerate(text.split("\n"), 1):

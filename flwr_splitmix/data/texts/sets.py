@@ -18,7 +18,7 @@ from flwr_splitmix.data.errors import DataError, MissingColumnError, TestRowsErr
 from flwr_splitmix.data.file_state import state_of
 from flwr_splitmix.data.split_names import TEST_SPLITS
 from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns, rows_of
-from flwr_splitmix.data.texts.files import Columns, read_columns
+from flwr_splitmix.data.texts.files import Columns, may_be_names, read_columns
 from flwr_splitmix.data.texts.generated import GENERATED, generated_sets
 from flwr_splitmix.data.texts.labels import classes_of, names_of
 from flwr_splitmix.data.texts.rows import TextRows, TextSets, TextTask, check_task
@@ -85,7 +85,9 @@ def load_text_sets(
     own
         Whether `source` is one node's own, while other nodes have theirs. Then its labels must be
         whole numbers, as each node would number words by itself; and the same rows are held out
-        whatever the seed, as otherwise test rows of enough runs were all rows.
+        whatever the seed, the columns and the rows left out, as otherwise test rows of enough
+        runs were all rows. The first line of a file that other columns would take for names is
+        not held out.
 
     Returns
     -------
@@ -152,9 +154,15 @@ def _load(
     labels = train[columns.label] if "label" in roles else []
     classes = classes_of(labels, num_labels, source, own=own) if "label" in roles else {}
     named = names_of(classes, num_labels, label_names)
-    rows = rows_of(train, roles, classes, repr(source), num_labels, empty_texts)
+    rows, places = rows_of(train, roles, classes, repr(source), num_labels, empty_texts)
     if other is None:
-        return _hold_out(rows, named, source, 0 if own else seed)
+        if own:
+            number = len(next(iter(train.values())))
+            first = int(may_be_names(Path(source), list(roles.values())))
+            held_out = _held_out(number, source, 0, first=first)[places]
+        else:
+            held_out = _held_out(len(rows), source, seed)
+        return _divided(rows, held_out, named, source)
     in_file = Path(source).expanduser().is_file()
     where = f"the test file {test!r}" if in_file else f"the test part of {source!r}"
     if other == train:
@@ -164,7 +172,7 @@ def _load(
             where,
         )
     with _named_by(test):
-        tested = rows_of(other, roles, classes, where, num_labels, empty_texts)
+        tested, _ = rows_of(other, roles, classes, where, num_labels, empty_texts)
     return TextSets(rows, tested, named, source)
 
 
@@ -246,13 +254,48 @@ def _arrow(
     return train, test, first
 
 
-def _hold_out(rows: TextRows, classes: tuple[str, ...], source: str, seed: int) -> TextSets:
-    num_train = round((1 - _HELD_OUT) * len(rows))
-    if not 0 < num_train < len(rows):
+def _held_out(number: int, source: str, seed: int, *, first: int = 0) -> np.ndarray:
+    """Return which rows are held out, bool (number,): a tenth of those from row `first` on.
+
+    Raises
+    ------
+    DataError
+        If a tenth of them is less than half a row.
+    """
+    drawn_from = number - first
+    num_train = round((1 - _HELD_OUT) * drawn_from)
+    if not 0 < num_train < drawn_from:
         raise DataError(
-            f"{source!r} has {counted(len(rows), 'row')}, too few to hold a tenth out for testing; "
+            f"{source!r} has {counted(number, 'row')}, too few to hold a tenth out for testing; "
             "name a file of test rows (test-dataset)"
         )
-    order = frozen_generator(derive_seed(seed, "held out")).permutation(len(rows))
-    train, test = (rows.subset(np.sort(part)) for part in (order[:num_train], order[num_train:]))
+    order = frozen_generator(derive_seed(seed, "held out")).permutation(drawn_from)
+    held_out = np.zeros(number, dtype=bool)
+    held_out[first + order[num_train:]] = True
+    return held_out
+
+
+def _divided(
+    rows: TextRows, held_out: np.ndarray, classes: tuple[str, ...], source: str
+) -> TextSets:
+    """Return rows as two sets.
+
+    Parameters
+    ----------
+    held_out
+        bool (n,): which rows are test rows.
+
+    Raises
+    ------
+    DataError
+        If one of the sets has no row, as others were left out.
+    """
+    train, test = (rows.subset(np.flatnonzero(part)) for part in (~held_out, held_out))
+    if not (len(train) and len(test)):
+        other = "all but " if len(test) else ""
+        raise DataError(
+            f"{other}the tenth of its rows that is held out for testing, the same in every run, "
+            "has an empty text in each row, and such rows are left out (empty-texts='drop'); name "
+            "a file of test rows (test-dataset), or fill in the texts"
+        )
     return TextSets(train, test, classes, source)

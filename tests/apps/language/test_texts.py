@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
@@ -155,6 +156,71 @@ def test_no_run_tests_on_a_row_that_another_trains_on(seed: int, tmp_path: Path)
     values = {**TINY, "samples_per_client": 0, "test_samples_per_client": 0}
     first, other = (client_rows(read(**values, seed=s), {"dataset": path}) for s in (0, seed))
     assert not set(first[0].texts) & set(other[1].texts)
+
+
+PROMPTED = {"task": "generation", "question_column": "text0", "answer_column": "text1"}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+def test_no_run_tests_on_a_row_that_another_trains_on_by_other_columns(
+    suffix: str, tmp_path: Path
+) -> None:
+    """A server that leaves other rows out, or takes the names for a row, tests the same tenth."""
+    names, empty = ["label", *(f"text{i}" for i in range(6))], np.random.default_rng(0)
+    of_rows = [
+        {"label": n % 2} | {name: f"{n}." * (empty.random() > 0.1) for name in names[1:]}
+        for n in range(80)
+    ]
+    path = tmp_path / f"own{suffix}"
+    if suffix == ".jsonl":
+        rows(path, *of_rows)
+    else:
+        lines = [names, *(map(str, row.values()) for row in of_rows)]
+        path.write_text("\n".join("\t,"[suffix == ".csv"].join(line) for line in lines))
+    changes: list[dict[str, Any]] = [{"second_text_column": name} for name in names[2:]]
+    changes += [{"text_column": name} for name in names[2:]] + [PROMPTED]
+    if suffix != ".jsonl":
+        changes += [{"task": "generation", "question_column": "2", "answer_column": "3"}]
+    common = {"task": "classification", "text_column": "text0", "empty_texts": "drop"}
+    whole = {**TINY, "samples_per_client": 0, "test_samples_per_client": 0, **common}
+    trained, tested = set[str](), set[str]()
+    for change in ({}, *changes):
+        train, test = client_rows(read(**{**whole, **change}), {"dataset": str(path)})
+        trained |= {text.split(".")[0] for text in train.texts}
+        tested |= {text.split(".")[0] for text in test.texts}
+    assert not trained & tested
+    assert len(tested) == 8
+
+
+def test_a_line_that_others_may_take_for_names_is_not_held_out(tmp_path: Path) -> None:
+    path = tmp_path / "own.tsv"
+    path.write_text("".join(f"{i % 2}\tt{i}\n" for i in range(41)), encoding="utf-8")
+    values = {**TINY, "task": "classification", "samples_per_client": 0}
+    (named, tested), (numbered, other) = (
+        client_rows(read(**values, text_column=text, label_column=label), {"dataset": str(path)})
+        for text, label in (("t0", "0"), ("2", "1"))
+    )
+    assert tested.texts == other.texts
+    assert ("t0", *named.texts) == numbered.texts
+
+
+def test_a_tenth_of_which_no_row_is_left_is_named_with_its_remedy(tmp_path: Path) -> None:
+    examples = [{"question": f"{i}", "answer": "a"} for i in range(20)]
+    path = rows(tmp_path / "whole.jsonl", *examples)
+    values = {**TINY, "samples_per_client": 0, "empty_texts": "drop"}
+    _, test = client_rows(read(**values), {"dataset": path})
+    for name, of_tests in (("test", True), ("train", False)):
+        some = [
+            {**row, "answer": "a" * ((row["question"] in test.texts) != of_tests)}
+            for row in examples
+        ]
+        node = {"dataset": rows(tmp_path / f"{name}.jsonl", *some)}
+        begin = "the tenth" if of_tests else "all but the tenth"
+        with pytest.raises(
+            DataError,
+            match=rf"^node-config: dataset is '.*', but {begin} .*\(test-dataset\), or fill",
+        ):
+            client_rows(read(**values), node)
 
 
 def test_rows_without_an_answer_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
