@@ -49,7 +49,7 @@ def gaussian_epsilon(delta: float, shift: float) -> float:
     if gaussian_delta(0.0, shift) <= delta:
         return 0.0
     # The tail bound of a normal number: at this epsilon delta is smaller.
-    most = shift * shift / 2 + shift * math.sqrt(2 * math.log(1 / delta))
+    most = shift * shift / 2 + shift * math.sqrt(-2 * math.log(delta))
     return _bisect(lambda epsilon: gaussian_delta(epsilon, shift) <= delta, 0.0, most)
 
 
@@ -64,7 +64,8 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     Raises
     ------
     ValueError
-        If epsilon or sensitivity is not a number above 0, or delta not strictly between 0 and 1.
+        If epsilon or sensitivity is not a number above 0, or delta not strictly between 0 and 1,
+        or no float is as large as the noise.
 
     Source: the analytic Gaussian mechanism (Balle and Wang, 2018, algorithm 1), by bisection.
     """
@@ -72,10 +73,17 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     for name, value in (("epsilon", epsilon), ("sensitivity", sensitivity)):
         if not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name} is {value}; it must be a number above 0")
-    # In units of the sensitivity; the classical mechanism's tail bound is the upper end.
-    most = (math.sqrt(2 * math.log(1 / delta)) + math.sqrt(2 * epsilon)) / epsilon
-    sigma = _bisect(lambda s: gaussian_delta(epsilon, 1 / s) <= delta, 0.0, most)
-    return sensitivity * sigma
+    # In units of the sensitivity; the upper end is the classical mechanism's tail bound, or the
+    # noise for an epsilon of 0. Roots are taken one by one: twice a large epsilon is no float.
+    tail = (math.sqrt(-2 * math.log(delta)) + math.sqrt(2) * math.sqrt(epsilon)) / epsilon
+    most = min(tail, 1 / (delta * math.sqrt(2 * math.pi)))
+    sigma = sensitivity * _bisect(lambda s: gaussian_delta(epsilon, 1 / s) <= delta, 0.0, most)
+    if math.isinf(sigma):
+        raise ValueError(
+            f"epsilon is {epsilon:g} and delta {delta:g} at a sensitivity of {sensitivity:g}, "
+            "which needs noise larger than any float; take a larger epsilon or delta"
+        )
+    return sigma
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:

@@ -39,6 +39,24 @@ def test_sigma_is_that_of_a_library(epsilon: float, delta: float) -> None:
         assert exact_delta(epsilon, shift * 1.0001) > delta  # less noise would not do
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    [(8.0, 1e-310), (8.0, 5e-324), (1e308, 1e-5), (1.7e308, 5e-324), (1e-310, 1e-5)],
+)
+def test_the_ends_of_floats_need_a_finite_noise(epsilon: float, delta: float) -> None:
+    """Neither `1 / delta` nor twice an epsilon need be a float."""
+    sigma = gaussian_sigma(epsilon, delta, 2.0)
+    assert 0 < sigma < math.inf
+    assert gaussian_delta(epsilon, 2 / sigma) <= delta
+    if epsilon == 8.0:
+        assert gaussian_epsilon(delta, 2 / sigma) == pytest.approx(epsilon, rel=1e-2)
+        assert gaussian_sigma(epsilon, 1e-300, 2.0) < sigma < 10
+    if epsilon > 1e300:
+        assert sigma == pytest.approx(2 / math.sqrt(2) / math.sqrt(epsilon), rel=1e-9)
+    if epsilon < 1e-300:  # the distance of two normal distributions is delta
+        assert sigma == pytest.approx(2 / (delta * math.sqrt(2 * math.pi)), rel=1e-9)
+
+
 def test_far_tails_are_numbers() -> None:
     for shift in (40.0, 300.0, 1000.0):
         epsilon = gaussian_epsilon(1e-5, shift)
@@ -54,6 +72,7 @@ def test_far_tails_are_numbers() -> None:
         ((0.0, 1e-5, 1.0), r"epsilon is 0\.0; it must be a number above 0"),
         ((math.inf, 1e-5, 1.0), "epsilon is inf; it must be a number above 0"),
         ((1.0, 1e-5, -1.0), r"sensitivity is -1\.0; it must be a number above 0"),
+        ((1e-310, 1e-310, 1.0), "epsilon is 1e-310 and delta 1e-310 .* larger epsilon or delta"),
         ((1.0, 1.0, 1.0), r"delta is 1\.0; it must lie strictly between 0 and 1"),
     ],
 )
