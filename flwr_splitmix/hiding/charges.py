@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flwr_splitmix.privacy.covering_noise import CoveringNoise
 from flwr_splitmix.privacy.events import Channel
 
 
@@ -14,6 +15,8 @@ class PlannedClient:
 
     Attributes
     ----------
+    batch_size
+        Records in a training batch.
     head_learns
         Whether the head learns from the client's records.
     returns
@@ -28,6 +31,7 @@ class PlannedClient:
         How often an evaluation over the link sends a client's own test record, at most.
     """
 
+    batch_size: int
     head_learns: bool
     returns: bool
     averaged: bool
@@ -44,8 +48,8 @@ class Charges:
     ----------
     delta
         Delta of the epsilon.
-    shift
-        How far replacing a record moves what leaves about it, in standard deviations of the noise.
+    noise
+        The noise on what leaves about a record.
     power
         As what copies of a record in a batch count; see `record_ledger.as_releases`.
     tested
@@ -55,7 +59,7 @@ class Charges:
     """
 
     delta: float
-    shift: float
+    noise: CoveringNoise
     power: int = 1
     tested: int = 0
     outside: Sequence[Channel] = ()

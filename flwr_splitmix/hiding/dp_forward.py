@@ -17,6 +17,8 @@ from flwr_splitmix.hiding.hiding import Hiding
 from flwr_splitmix.hiding.record_ledger import RecordLedger
 from flwr_splitmix.limits import LARGEST_SIGMA
 from flwr_splitmix.privacy.analytic import gaussian_sigma
+from flwr_splitmix.privacy.costs import LARGEST, check_bound
+from flwr_splitmix.privacy.covering_noise import CoveringNoise
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed
 from flwr_splitmix.privacy.noise import GaussianNoise
@@ -24,6 +26,8 @@ from flwr_splitmix.privacy.statement import Statement
 from flwr_splitmix.values import check_choice, real_number, whole_number
 
 Sensitivity = Literal["replace", "published"]
+
+_LESS_NOISE = "take a smaller clip_norm, a larger epsilon or fewer releases"
 
 
 def outside_of(
@@ -102,6 +106,7 @@ class DPForward(Hiding):
         clip_norm = real_number("clip_norm", clip_norm)
         if not (math.isfinite(clip_norm) and clip_norm > 0):
             raise ValueError(f"clip_norm is {clip_norm}; it must be a number above 0")
+        check_bound("clip_norm", clip_norm)
         releases = whole_number("releases", releases, least=1)
         super().__init__()
         assumed = 2 * clip_norm if sensitivity == "replace" else clip_norm
@@ -119,6 +124,11 @@ class DPForward(Hiding):
             "sensitivity": sensitivity,
             "releases": releases,
         }
+        if self.sigma > LARGEST:
+            raise ValueError(
+                f"{self._needed}, and float32, in which noise is added, has no such number; "
+                f"{_LESS_NOISE}"
+            )
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
@@ -131,27 +141,33 @@ class DPForward(Hiding):
         """
         hiding = cls(**options)
         if hiding.sigma > LARGEST_SIGMA:
-            settings = hiding._options
             raise ValueError(
-                f"clip_norm is {settings['clip_norm']:g}, epsilon {settings['epsilon']:g} and "
-                f"releases {settings['releases']}, which needs noise of standard deviation "
-                f"{hiding.sigma:.3g}, and servers refuse such numbers; it must be at most "
-                f"{LARGEST_SIGMA:g}: take a smaller clip_norm, a larger epsilon or fewer releases"
+                f"{hiding._needed}, and servers refuse such numbers; it must be at most "
+                f"{LARGEST_SIGMA:g}: {_LESS_NOISE}"
             )
+
+    @property
+    def _needed(self) -> str:
+        settings = self._options
+        return (
+            f"clip_norm is {settings['clip_norm']:g}, epsilon {settings['epsilon']:g} and releases "
+            f"{settings['releases']}, which needs noise of standard deviation {self.sigma:.3g}"
+        )
 
     def made_with(self) -> dict[str, Any]:
         """Return the options that it was made with; the attribute `epsilon` is what is spent."""
         return {**super().made_with(), **self._options}
 
     @property
-    def shift(self) -> float:
-        """How far replacing an example moves a release, in standard deviations of its noise."""
-        return 2 * self.noise.clip_norm / self.sigma
+    def covering(self) -> CoveringNoise:
+        """The noise on a release of an example."""
+        clip_norm = self.noise.clip_norm
+        return CoveringNoise(sigma=self.sigma, moved=2 * clip_norm, bound=clip_norm)
 
     def attach(self, side: ClientSide) -> None:
         """Begin a round; create the ledgers in the first one."""
         super().attach(side)
-        self.ledger.begin_round(side, self.shift)
+        self.ledger.begin_round(side, self.covering)
 
     def charge(self, kind: str, records: np.ndarray) -> None:
         """Charge each example for a release; public ones cost nothing.
@@ -170,7 +186,7 @@ class DPForward(Hiding):
             self.ledger.note("losses")
         # Training data that were sent before are owed, perhaps more than this round sends.
         attempt = 0 if kind == "train" else self.side.attempt
-        self.ledger.charge(kind, records, self.shift, attempt=attempt, outside=outside)
+        self.ledger.charge(kind, records, self.covering, attempt=attempt, outside=outside)
 
     def planned_charges(self, planned: PlannedClient) -> Charges:
         """Return the charge of a message, in training and evaluation."""
@@ -181,7 +197,9 @@ class DPForward(Hiding):
             losses=planned.returns or planned.scored,
             padded=planned.padded,
         )
-        return Charges(delta=self.delta, shift=self.shift, tested=planned.tested, outside=outside)
+        return Charges(
+            delta=self.delta, noise=self.covering, tested=planned.tested, outside=outside
+        )
 
     def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         """Clip each example's hidden states and add noise; places without a token are all noise."""

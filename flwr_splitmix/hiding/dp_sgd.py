@@ -21,6 +21,8 @@ from flwr_splitmix.hiding.record_ledger import PUBLIC, RecordLedger
 from flwr_splitmix.hiding.unfit import REMEDY as _REMEDY
 from flwr_splitmix.hiding.unfit import UnfitError
 from flwr_splitmix.privacy.accountant import check_delta
+from flwr_splitmix.privacy.costs import check_drawn, hides
+from flwr_splitmix.privacy.covering_noise import CoveringNoise
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.mechanism import add_noise
 from flwr_splitmix.privacy.statement import Statement
@@ -57,14 +59,6 @@ def outside_of(*, returns: bool, padded: bool, tested: bool) -> tuple[Channel, .
         "trunk": returns,
     }
     return tuple(channel for channel, happens in channels.items() if happens)
-
-
-def shift_of(noise_multiplier: float) -> float:
-    """Return how far replacing an example moves a step, in standard deviations of its noise.
-
-    Its gradient may become its opposite.
-    """
-    return 2 / noise_multiplier
 
 
 class DPSGD(Hiding):
@@ -122,6 +116,7 @@ class DPSGD(Hiding):
         for name, value in (("noise_multiplier", noise_multiplier), ("clip_norm", clip_norm)):
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} is {value}; it must be a number above 0")
+        check_drawn("noise_multiplier * clip_norm", noise_multiplier * clip_norm)
         check_delta(delta)
         super().__init__()
         self.noise_multiplier = noise_multiplier
@@ -154,7 +149,7 @@ class DPSGD(Hiding):
         from flwr_splitmix.hiding.example_gradients import unsupported
 
         super().attach(side)
-        self.ledger.begin_round(side, shift_of(self.noise_multiplier), POWER)
+        self.ledger.begin_round(side, self.noise_of(side.batch_size), POWER)
         if layer := unsupported(self._both):
             raise UnfitError(
                 f"DP-SGD needs a gradient for each example, which Opacus does not compute for "
@@ -183,6 +178,17 @@ class DPSGD(Hiding):
     def _both(self) -> nn.ModuleDict:
         return nn.ModuleDict({"head": self.side.head, "tail": self.side.tail})
 
+    def noise_of(self, size: int) -> CoveringNoise:
+        """Return the noise on the sum of a batch's clipped gradients, one for each weight.
+
+        Replacing an example may turn its gradient into its opposite.
+        """
+        return CoveringNoise(
+            sigma=self.noise_multiplier * self.clip_norm,
+            moved=2 * self.clip_norm,
+            bound=size * self.clip_norm,
+        )
+
     def charge(self, kind: str, records: np.ndarray) -> None:
         """Record the examples of the next step, which is charged when it is taken.
 
@@ -201,7 +207,7 @@ class DPSGD(Hiding):
         """Return the charge of a step; evaluations cost nothing."""
         return Charges(
             delta=self.delta,
-            shift=shift_of(self.noise_multiplier),
+            noise=self.noise_of(planned.batch_size),
             power=POWER,
             outside=outside_of(
                 returns=planned.returns, padded=planned.padded, tested=planned.tested > 0
@@ -255,15 +261,15 @@ class DPSGD(Hiding):
         trained = gradients.trainable_parameters()
         if not trained:
             return
-        sigma = self.noise_multiplier * self.clip_norm
+        noise = self.noise_of(self._size)
         for parameter, total in zip(trained, gradients.clipped_sums(self.clip_norm), strict=True):
-            noisy = add_noise(total, sigma) / self._size
+            noisy = add_noise(total, noise.sigma) / self._size
             parameter.grad = noisy.to(parameter.dtype)
         gradients.forget()
         self.ledger.charge(
             "train",
             self._records,
-            shift_of(self.noise_multiplier),
+            noise,
             outside=outside_of(returns=self.side.returns, padded=self.side.padded, tested=False),
             power=POWER,
         )
@@ -284,7 +290,13 @@ class DPSGD(Hiding):
         return epsilons
 
     def _epsilon_if_poisson(self) -> float:
-        """Return `accountant.get_epsilon`, with cached divergences: they take a second per step."""
+        """Return `accountant.get_epsilon`, with cached divergences: they take a second per step.
+
+        It is infinite for noise that does not even hide one gradient: from far smaller noise Opacus
+        would compute without end.
+        """
+        if not all(hides(noise, 1.0) for noise, _, _ in self.accountant.history):
+            return math.inf
         from opacus.accountants.analysis.rdp import get_privacy_spent
 
         orders = self.accountant.DEFAULT_ALPHAS

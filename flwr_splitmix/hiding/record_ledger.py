@@ -12,6 +12,7 @@ import numpy as np
 from flwr_splitmix.hiding.exchanged import ClientSide
 from flwr_splitmix.privacy.analytic import gaussian_epsilon
 from flwr_splitmix.privacy.client_ledger import ClientLedger
+from flwr_splitmix.privacy.covering_noise import CoveringNoise
 from flwr_splitmix.privacy.events import Channel, Exposure
 from flwr_splitmix.privacy.ledger import Charge, Ledger
 from flwr_splitmix.privacy.statement import Statement
@@ -50,16 +51,16 @@ class RecordLedger:
         self._ledgers: dict[str, Ledger] = {}
         self._numbers: dict[str, int] = {}
         self._seeded = False
-        self._owed: tuple[ClientSide, float, int] | None = None
+        self._owed: tuple[ClientSide, CoveringNoise, int] | None = None
 
-    def begin_round(self, side: ClientSide, shift: float, power: int = 1) -> None:
+    def begin_round(self, side: ClientSide, noise: CoveringNoise, power: int = 1) -> None:
         """Begin a round of a client, in which it may owe what earlier attempts have sent.
 
         That is charged with the first training examples, or by `pay_owed`.
 
         Parameters
         ----------
-        shift, power
+        noise, power
             As for `charge`, of what they have sent.
 
         Raises
@@ -68,7 +69,7 @@ class RecordLedger:
             If an existing ledger is of another number of examples.
         """
         self.open(side.examples, seeded=side.seeded)
-        self._owed = side, shift, power
+        self._owed = side, noise, power
 
     def pay_owed(self) -> None:
         """Charge, once in a round, what earlier attempts at it may have sent."""
@@ -109,7 +110,7 @@ class RecordLedger:
         self,
         kind: str,
         records: np.ndarray,
-        shift: float,
+        noise: CoveringNoise,
         *,
         attempt: int = 0,
         outside: Sequence[Channel] = (),
@@ -121,8 +122,9 @@ class RecordLedger:
         ----------
         records
             int64 (b,): indices of examples of the kind.
-        shift
-            The release's sensitivity in standard deviations of its noise.
+        noise
+            The release's noise. Below the resolution of float32 next to what it must hide, it
+            leaves no epsilon.
         attempt
             How often it may have been made before, each time with other noise.
         outside
@@ -135,9 +137,11 @@ class RecordLedger:
         if kind not in self._ledgers:
             return
         times = 1 if secrets_are_seeded() else 1 + attempt
+        shift = noise.shift
         cost = times * shift * shift / 2
         ledger = self._ledgers[kind]
-        notes = (*outside, *(("seeded",) if self._seeded else ()))
+        reasons = {"seeded": self._seeded, "resolution": math.isinf(shift)}
+        notes = (*outside, *(reason for reason, holds in reasons.items() if holds))
         ledger.post(Charge(notes=notes, count=times))
         examples, copies = np.unique(records, return_counts=True)
         for number in np.unique(copies).tolist():
@@ -158,7 +162,7 @@ class RecordLedger:
     def charge_earlier(
         self,
         side: ClientSide,
-        shift: float,
+        noise: CoveringNoise,
         power: int = 1,
     ) -> None:
         """Charge training examples that may have been sent before, each time with other noise.
@@ -167,7 +171,7 @@ class RecordLedger:
         ----------
         side
             The client in its round; its `earlier` has the examples.
-        shift, power
+        noise, power
             As for `charge`.
         """
         if secrets_are_seeded():
@@ -179,7 +183,7 @@ class RecordLedger:
         for records in side.earlier:
             times += as_releases(np.bincount(records, minlength=number), power)
         for each in np.unique(times[times > 0]).tolist():
-            self.charge("train", np.flatnonzero(times == each), shift, attempt=each - 1)
+            self.charge("train", np.flatnonzero(times == each), noise, attempt=each - 1)
         if side.uncounted:
             ledger.charge(Exposure("attempts"))
 

@@ -62,9 +62,9 @@ def release_costs(
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         smashed = _smashed_cost(release, m, 1 if group is None else group.shape[-1], relation)
         labels = _label_cost(release, m, group, relation)
-    if noise.clip == "none" or not _hides(noise.sigma_s, noise.clip_norm):
+    if noise.clip == "none" or not hides(noise.sigma_s, noise.clip_norm):
         smashed = np.where(m > 0, np.inf, 0.0)
-    if not _hides(noise.sigma_y, 1.0):
+    if not hides(noise.sigma_y, 1.0):
         labels = np.where(m > 0, np.inf, 0.0)
     costs: Floats = np.stack([smashed, labels], axis=-1) * release.times
     return costs
@@ -82,7 +82,7 @@ def unit_sensitivity(release: Release, relation: Relation) -> float:
     return 2 * bound if relation == "replace" else bound
 
 
-def _hides(sigma: float, bound: float) -> bool:
+def hides(sigma: float, bound: float) -> bool:
     """Return whether noise exceeds the rounding of numbers as large as `bound`.
 
     The closed forms hold for real numbers. In floats, noise below their resolution leaves the data

@@ -18,7 +18,7 @@ from flwr_splitmix.data.batches import Batches, batch_indices
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPSGD, DPForward
 from flwr_splitmix.hiding.record_ledger import RecordLedger
-from flwr_splitmix.privacy.events import OUTSIDE_IN_U_SHAPE
+from flwr_splitmix.privacy.events import OUTSIDE_IN_U_SHAPE, UNBOUNDED
 from flwr_splitmix.strategies.ushape_defences import DPForwardSL
 from flwr_splitmix.testing.toy_texts import TextToy, ToyHead, text_toy
 from flwr_splitmix.words import epsilon_text
@@ -53,16 +53,16 @@ def test_sigma_is_the_least_that_epsilon_and_delta_need() -> None:
 def test_the_published_sensitivity_is_priced_by_what_it_is() -> None:
     published = DPForward(sensitivity="published")
     assert published.sigma == pytest.approx(DPForward().sigma / 2)
-    assert exact_epsilon(1e-5, DPForward().shift) == pytest.approx(8.0, rel=1e-9)
-    assert published.shift == 2 / published.sigma
-    assert exact_epsilon(1e-5, published.shift) > 19  # not 8
+    assert exact_epsilon(1e-5, DPForward().covering.shift) == pytest.approx(8.0, rel=1e-9)
+    assert published.covering.shift == 2 / published.sigma
+    assert exact_epsilon(1e-5, published.covering.shift) > 19  # not 8
 
 
 def test_epsilon_can_be_asked_of_many_releases_together() -> None:
     """An independent solve: so many releases shift by the root of their number."""
     hiding = DPForward(epsilon=4.0, releases=6)
     assert exact_delta(4.0, math.sqrt(6) * 2 / hiding.sigma) == pytest.approx(1e-5, rel=1e-6)
-    each = exact_epsilon(1e-5, hiding.shift)
+    each = exact_epsilon(1e-5, hiding.covering.shift)
     assert each < 4.0 / math.sqrt(6)  # less than the whole is
 
 
@@ -191,7 +191,7 @@ def test_every_release_is_priced_text_by_text() -> None:
     strategy.fit([client], 2)
     hiding = client.hiding
     assert isinstance(hiding, DPForward)
-    expected = exact_epsilon(1e-5, math.sqrt(3) * hiding.shift)
+    expected = exact_epsilon(1e-5, math.sqrt(3) * hiding.covering.shift)
     assert client.epsilon == pytest.approx(expected, rel=1e-9)
     assert hiding.metrics() == {"epsilon": client.epsilon}
     assert strategy.rows[-1]["train_epsilon"] == pytest.approx(expected)
@@ -207,7 +207,7 @@ def test_every_release_is_priced_text_by_text() -> None:
         assert word in statement
     # Two evaluations of 6 test texts.
     tests = hiding.ledger._ledgers["federated"]
-    assert tests.spent()[2] == pytest.approx(2 * hiding.shift**2 / 2)
+    assert tests.spent()[2] == pytest.approx(2 * hiding.covering.shift**2 / 2)
 
 
 @pytest.mark.fresh_secrets
@@ -218,7 +218,7 @@ def test_what_was_asked_for_again_is_paid_again() -> None:
         client.attach(replace(ORDER, attempt=2, earlier=(1, 1)), None)
         client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
         hiding: Any = client.hiding
-        expected = exact_epsilon(1e-5, math.sqrt(times) * hiding.shift)
+        expected = exact_epsilon(1e-5, math.sqrt(times) * hiding.covering.shift)
         assert client.epsilon == pytest.approx(expected, rel=1e-9)
 
 
@@ -231,7 +231,7 @@ def test_an_evaluation_that_was_asked_for_before_is_paid_each_time() -> None:
         client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
         hiding: Any = client.hiding
         cost = hiding.ledger._ledgers["federated"].spent()[2]
-        assert cost == pytest.approx(times * hiding.shift**2 / 2)
+        assert cost == pytest.approx(times * hiding.covering.shift**2 / 2)
 
 
 @pytest.mark.fresh_secrets
@@ -253,7 +253,7 @@ def test_what_was_asked_for_is_paid_for_also_if_it_is_more_than_is_asked_for_aga
     for length in earlier:
         for number in range(drawn, drawn + length):
             paid[batch_indices(12, 4, ORDER.seed, 0, number)] += 1
-    shift = client_hiding.shift if charges_batches else 2 / client_hiding.noise_multiplier
+    shift = client_hiding.covering.shift if charges_batches else 2 / client_hiding.noise_multiplier
     for number in range(2):
         if number:
             client.run("encode", {"number": number, "progress": 0.0, "gradient": None})
@@ -304,6 +304,16 @@ def test_a_state_with_a_note_of_another_version_has_no_epsilon() -> None:
     assert ledger.epsilon(1e-5) == ledger.statement(1e-5).epsilon == math.inf
 
 
+@pytest.mark.parametrize("epsilon", [1e15, 1e20, 1e308])
+def test_noise_that_the_clipped_states_swallow_leaves_no_epsilon(epsilon: float) -> None:
+    (client,) = replace(TOY, hiding=lambda: DPForward(epsilon=epsilon)).clients_for()
+    client.attach(ORDER, None)
+    client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+    hiding: Any = client.hiding
+    assert hiding.epsilon == math.inf
+    assert hiding.statement().unbounded_because == (UNBOUNDED["resolution"],)
+
+
 def test_a_plain_client_counts_nothing() -> None:
     (client,) = TOY.clients_for()
     assert client.epsilon is None
@@ -316,6 +326,12 @@ def test_a_plain_client_counts_nothing() -> None:
         ({"epsilon": math.nan}, "epsilon is nan; it must be a number above 0"),
         ({"delta": 0.0}, r"delta is 0\.0; it must lie strictly between 0 and 1"),
         ({"delta": 1.0}, r"delta is 1\.0; it must lie strictly between 0 and 1"),
+        ({"epsilon": 1e-310, "delta": 1e-310}, "epsilon is 1e-310 and delta 1e-310 .* or delta$"),
+        (
+            {"clip_norm": 3e38, "epsilon": 0.1},
+            "epsilon 0.1 and .* float32, .* larger epsilon or fewer releases",
+        ),
+        ({"clip_norm": 1e308}, r"clip_norm is 1e\+308, but .* give a bound from"),
         ({"clip_norm": 0.0}, r"clip_norm is 0\.0; it must be a number above 0"),
         ({"clip_norm": math.inf}, "clip_norm is inf; it must be a number above 0"),
         ({"releases": 0}, "releases is 0; it must be at least 1"),

@@ -21,7 +21,7 @@ from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.hiding import DPSGD, DPForward
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.privacy.events import OUTSIDE_IN_U_SHAPE
+from flwr_splitmix.privacy.events import OUTSIDE_IN_U_SHAPE, UNBOUNDED
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.testing.laws import check_ushape_equals_whole, sgd
 from flwr_splitmix.testing.toy_texts import ToyTail
@@ -147,6 +147,26 @@ def test_what_an_earlier_attempt_owes_is_told_before_the_first_step() -> None:
     owed = exact_epsilon(1e-5, 2.0)
     assert hiding.metrics() == {"epsilon": pytest.approx(owed, rel=1e-9)}
     assert hiding.statement().epsilon == pytest.approx(owed, rel=1e-9)
+
+
+@pytest.mark.parametrize("multiplier", [3e-7, 1e-9, QUIET, 1e-200])
+def test_noise_that_a_batchs_sum_swallows_leaves_no_epsilon(multiplier: float) -> None:
+    """In float32 it leaves numbers as large as 4 clipped gradients unchanged."""
+    (client,) = replace(TOY, hiding=lambda: DPSGD(noise_multiplier=multiplier)).clients_for()
+    client.attach(ORDER, None)
+    batch = MaskedBatch.of(fetch(client.batches.data, np.arange(4)), client.device)
+    step(client, batch, TOY.server())
+    hiding: Any = client.hiding
+    metrics = hiding.metrics()
+    assert metrics["epsilon"] == hiding.statement().epsilon == math.inf
+    assert hiding.statement().unbounded_because == (UNBOUNDED["resolution"],)
+    assert math.isinf(metrics["epsilon-if-poisson"]) is (multiplier < 2**-23)
+
+
+def test_a_single_gradient_may_hide_where_a_sum_does_not() -> None:
+    hiding = DPSGD(noise_multiplier=3e-7, clip_norm=1e6)
+    assert hiding.noise_of(1).shift == pytest.approx(2 / 3e-7)
+    assert hiding.noise_of(4).shift == math.inf
 
 
 def test_a_step_whose_gradient_is_lost_is_neither_taken_nor_charged() -> None:
@@ -307,6 +327,7 @@ class Interrupting(Observer):
         ({"noise_multiplier": math.nan}, "noise_multiplier is nan; it must be a number above 0"),
         ({"clip_norm": -1.0}, r"clip_norm is -1\.0; it must be a number above 0"),
         ({"clip_norm": math.inf}, "clip_norm is inf; it must be a number above 0"),
+        ({"noise_multiplier": 1e300}, r"noise_multiplier \* clip_norm is 1e\+300, but noise"),
         ({"delta": 1.0}, r"delta is 1\.0; it must lie strictly between 0 and 1"),
     ],
     ids=str,

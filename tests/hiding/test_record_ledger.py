@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tracemalloc
 from dataclasses import replace
 from typing import Any
@@ -16,15 +17,19 @@ from flwr_splitmix.data.examples import fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPSGD, ClientSide
 from flwr_splitmix.hiding.record_ledger import RecordLedger
+from flwr_splitmix.privacy.covering_noise import CoveringNoise
+from flwr_splitmix.privacy.events import UNBOUNDED
 from tests.hiding.dp_sgd import ORDER, TOY, step
 
 BOTH = {"train": 4, "federated": 3}
+TWICE = CoveringNoise(sigma=1.0, moved=2.0, bound=1.0)
+"""Whose standard deviation is half of what replacing an example moves."""
 
 
 def charged() -> RecordLedger:
     ledger = RecordLedger()
     ledger.open(BOTH)
-    ledger.charge("federated", np.arange(3), 2.0)
+    ledger.charge("federated", np.arange(3), TWICE)
     return ledger
 
 
@@ -43,15 +48,24 @@ def test_a_round_without_the_test_set_forgets_nothing_that_it_cost() -> None:
     assert without.epsilon(1e-5) == first.epsilon(1e-5) > 9
     assert without.statement(1e-5) == first.statement(1e-5)
     later = again(without, BOTH)
-    later.charge("federated", np.arange(3), 2.0)
-    first.charge("federated", np.arange(3), 2.0)
+    later.charge("federated", np.arange(3), TWICE)
+    first.charge("federated", np.arange(3), TWICE)
     assert later.epsilon(1e-5) == first.epsilon(1e-5)
+
+
+def test_a_release_whose_noise_hides_nothing_leaves_no_epsilon_for_ever() -> None:
+    faint = CoveringNoise(sigma=1e-9, moved=2.0, bound=1.0)
+    ledger = charged()
+    ledger.charge("train", np.arange(2), faint)
+    for each in (ledger, again(ledger, BOTH)):
+        assert each.epsilon(1e-5) == math.inf
+        assert each.statement(1e-5).unbounded_because == (UNBOUNDED["resolution"],)
 
 
 def test_public_examples_cost_nothing() -> None:
     ledger = RecordLedger()
     ledger.open({**BOTH, "benchmark": 5})
-    ledger.charge("benchmark", np.arange(5), 2.0)
+    ledger.charge("benchmark", np.arange(5), TWICE)
     assert ledger.epsilon(1e-5) == 0
 
 
@@ -88,9 +102,10 @@ def test_the_square_of_its_copies_costs_as_much_as_that_many(shift: float) -> No
     ledger, before = RecordLedger(), RecordLedger()
     for one in (ledger, before):
         one.open(BOTH)
+    noise = CoveringNoise(sigma=1.0, moved=shift, bound=1.0)
     for batch in map(np.array, BATCHES):
-        ledger.charge("train", batch, shift, power=2)
-        before.charge("train", repeated(batch), shift)
+        ledger.charge("train", batch, noise, power=2)
+        before.charge("train", repeated(batch), noise)
         state, expected = ledger.state()["train"], before.state()["train"]
         assert state["book"]["smashed"] == pytest.approx(expected["book"]["smashed"], rel=1e-14)
         assert (state["releases"], state["notes"]) == (expected["releases"], expected["notes"])
@@ -108,9 +123,9 @@ def test_batches_of_earlier_attempts_cost_as_much_as_batches_that_are_sent(power
     earlier_ledger, sent_ledger = RecordLedger(), RecordLedger()
     for ledger in (earlier_ledger, sent_ledger):
         ledger.open(BOTH)
-    earlier_ledger.charge_earlier(side, 2.0, power=power)
+    earlier_ledger.charge_earlier(side, TWICE, power=power)
     for batch in batches:
-        sent_ledger.charge("train", batch, 2.0, power=power)
+        sent_ledger.charge("train", batch, TWICE, power=power)
     books = [ledger.state()["train"]["book"]["smashed"] for ledger in (earlier_ledger, sent_ledger)]
     assert books[0] == pytest.approx(books[1], rel=1e-14)
     copies = [np.bincount(batch, minlength=4) ** power for batch in batches]
@@ -146,10 +161,10 @@ def test_what_earlier_attempts_sent_is_charged_once_in_a_round_with_its_training
     def spent() -> float:
         return float(ledger._ledgers["train"].spent()[2])
 
-    ledger.begin_round(side, 2.0)
-    ledger.charge("federated", batch, 2.0)
+    ledger.begin_round(side, TWICE)
+    ledger.charge("federated", batch, TWICE)
     assert spent() == 0
     for times in (2, 3):
-        ledger.charge("train", batch, 2.0)
+        ledger.charge("train", batch, TWICE)
         ledger.pay_owed()
         assert spent() == pytest.approx(times * 2.0)

@@ -24,6 +24,7 @@ from flwr_splitmix.hiding.charges import Charges, PlannedClient
 from flwr_splitmix.hiding.exchanged import ClientSide, SentBatch
 from flwr_splitmix.hiding.hiding import Hiding
 from flwr_splitmix.hiding.record_ledger import RecordLedger
+from flwr_splitmix.privacy.covering_noise import CoveringNoise
 from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed
 from flwr_splitmix.privacy.noise import GaussianNoise
 from flwr_splitmix.privacy.statement import Statement
@@ -45,22 +46,24 @@ class Veiled(Hiding):
         self.noise = GaussianNoise(
             sigma_s=noise_multiplier * clip_norm, sigma_y=0.0, clip="sample", clip_norm=clip_norm
         )
+        self.covering = CoveringNoise(
+            sigma=self.noise.sigma_s, moved=2 * clip_norm, bound=clip_norm
+        )
         self.ledger = RecordLedger()
 
     def attach(self, side: ClientSide) -> None:
         """Begin a round."""
         super().attach(side)
-        self.ledger.begin_round(side, 2 / self.noise_multiplier)
+        self.ledger.begin_round(side, self.covering)
 
     def charge(self, kind: str, records: np.ndarray) -> None:
         """Charge each example for a message."""
         attempt = 0 if kind == "train" else self.side.attempt
-        self.ledger.charge(kind, records, 2 / self.noise_multiplier, attempt=attempt)
+        self.ledger.charge(kind, records, self.covering, attempt=attempt)
 
     def planned_charges(self, planned: PlannedClient) -> Charges:
         """Return the charge of a message."""
-        shift = 2 / self.noise_multiplier
-        return Charges(delta=self.delta, shift=shift, tested=planned.tested)
+        return Charges(delta=self.delta, noise=self.covering, tested=planned.tested)
 
     def obfuscate(self, batch: MaskedBatch) -> SentBatch:
         """Clip and add noise."""

@@ -31,7 +31,7 @@ class Sent:
 
         def counted(hiding: DPForward, kind: str, records: Any) -> None:
             if hiding.side.client == 0:
-                np.add.at(self.cost, np.asarray(records), hiding.shift**2)
+                np.add.at(self.cost, np.asarray(records), hiding.covering.shift**2)
             charge(hiding, kind, records)
 
         monkeypatch.setattr(DPForward, "charge", counted)

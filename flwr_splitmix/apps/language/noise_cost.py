@@ -28,6 +28,7 @@ def remark_noise(config: LanguageConfig, report: Report) -> None:
     # With answers, all texts of a batch are sent again for each token of the longest.
     each = config.max_new_tokens if config.generation_scores else 1
     planned = PlannedClient(
+        batch_size=config.batch_size,
         head_learns=learns,  # its weights, or adapters in it
         returns=learns,
         averaged=config.averages,

@@ -17,7 +17,7 @@ from flwr_splitmix.hiding.charges import Charges, PlannedClient
 from flwr_splitmix.hiding.record_ledger import as_releases
 from flwr_splitmix.overriding import overridden
 from flwr_splitmix.privacy.analytic import gaussian_epsilon
-from flwr_splitmix.privacy.events import OUTSIDE_IN_U_SHAPE
+from flwr_splitmix.privacy.events import OUTSIDE_IN_U_SHAPE, UNBOUNDED
 from flwr_splitmix.privacy.statement import in_words
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.words import counted
@@ -63,6 +63,14 @@ def remark_spending(
         return
     if not any(sizes):
         return
+    noise = charges.noise
+    if math.isinf(noise.shift):
+        report.remarks.append(
+            f"this run has no epsilon: {UNBOUNDED['resolution']}; a standard deviation of "
+            f"{noise.sigma:.3g} is to hide a norm of up to {noise.bound:.3g}, and it would have "
+            "one with more noise"
+        )
+        return
     run = PlannedRun.of(config, sizes, config.min_nodes or 1, evaluates=charges.tested > 0)
     most = _spent(config, charges, run, run.at_most, record)
     drawn = None if run.drawn is None else _spent(config, charges, run, run.drawn, record)
@@ -100,7 +108,7 @@ def _spent(
 ) -> _Spent:
     trained = _trained(config, charges, run, work.steps.tolist())
     tested = charges.tested * int(work.evaluations.max())
-    epsilon = gaussian_epsilon(charges.delta, math.sqrt(max(trained, tested)) * charges.shift)
+    epsilon = gaussian_epsilon(charges.delta, math.sqrt(max(trained, tested)) * charges.noise.shift)
     if trained >= tested:
         return _Spent(epsilon, f"{counted(trained, 'release')} of a training {record}")
     description = f"{counted(tested, 'release')} of a test {record}"

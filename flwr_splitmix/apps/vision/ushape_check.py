@@ -61,6 +61,7 @@ def remark_noise(config: VisionConfig, report: Report) -> None:
     if report.nodes_known:
         sizes = sizes_of_clients(config, report.nodes)
     planned = PlannedClient(
+        batch_size=config.batch_size,
         head_learns=config.learns == "all",
         returns=config.learns == "all",
         averaged=config.averages,

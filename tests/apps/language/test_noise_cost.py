@@ -9,7 +9,7 @@ import pytest
 
 from flwr_splitmix.apps.checking.report import Report
 from flwr_splitmix.apps.language.noise_cost import remark_noise
-from flwr_splitmix.privacy.events import OUTSIDE_IN_U_SHAPE
+from flwr_splitmix.privacy.events import OUTSIDE_IN_U_SHAPE, UNBOUNDED
 from tests.apps.language_app import TINY, fit, read
 
 NOISY = {**TINY, "strategy": "DPForwardSL", "steps_per_round": 5, "num_server_rounds": 2}
@@ -57,6 +57,11 @@ def test_those_of_the_clients_that_are_drawn_say_it_too(seed: int, tmp_path: Pat
     assert number(remark, "epsilon about ") == pytest.approx(spent, rel=1e-3)
     assert number(remark, "at most ") > spent
     assert f"as seed {seed} draws the clients, and at most 10 releases of a training text" in remark
+
+
+def test_noise_that_hides_nothing_is_planned_to_leave_no_epsilon() -> None:
+    (remark,) = remarks(strategy="DPSGDSL", noise_multiplier=1e-9)
+    assert remark.startswith(f"this run has no epsilon: {UNBOUNDED['resolution']}; a standard")
 
 
 def test_answers_are_planned_with_all_their_tokens() -> None:

@@ -108,7 +108,13 @@ def test_a_hiding_that_says_what_it_charges_has_a_plan() -> None:
 
     report, config = Report("vision", 2, nodes_known=True), read(strategy="DPForwardSL")
     planned = PlannedClient(
-        head_learns=True, returns=True, averaged=False, padded=False, scored=False, tested=0
+        batch_size=4,
+        head_learns=True,
+        returns=True,
+        averaged=False,
+        padded=False,
+        scored=False,
+        tested=0,
     )
     remark_spending(config, Stated(), planned, [8], report, record="image")
     assert report.remarks[0].startswith("planned privacy: epsilon ")
