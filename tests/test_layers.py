@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "labels": set(),
     "limits": set(),
     # between client and server
-    "description": {"errors", "values"},
+    "description": {"errors", "suggestions", "values"},
     "overriding": set(),
     "values": {"words"},
     "words": set(),
@@ -71,7 +71,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "description", "segments", "mixers", "accounting", "hiding", "privacy", "data", "scoring",
         *NEUTRAL,
     },
-    "links": {"clients", "description", "events", "privacy", "runs", *NEUTRAL},
+    "links": {"clients", "description", "events", "privacy", "runs", "suggestions", *NEUTRAL},
     "observers": {
         "description", "events", "privacy", "mixers", "accounting", "runs", "suggestions", *NEUTRAL,
     },
