@@ -56,10 +56,12 @@ def _train_split(config: VisionConfig, resumed: Run | None, grid: Grid, context:
     # Errors are raised before the run gets a directory.
     if resumed is None or not resumed.checkpoints.rounds():
         check_first_round(make(None), config, segments.lower.geometry, grid)
-    labels = labels_of_clients(config, grid) if config.needs_labels else []
+    min_nodes = make(None).min_nodes
+    labels = labels_of_clients(config, grid, min_nodes) if config.needs_labels else []
     run = _begun(config, resumed, context)
     if config.record_attacks and resumed is None:
-        clients = len(labels) or ask_partitions(grid, max(config.attach_timeout, MIN_TIMEOUT))
+        timeout = max(config.attach_timeout, MIN_TIMEOUT)
+        clients = len(labels) or ask_partitions(grid, min_nodes, timeout)
         write_facts(run, {"clients": clients})
     strategy = make(run, labels)
     evaluate_fn = None

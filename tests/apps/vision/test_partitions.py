@@ -1,4 +1,4 @@
-"""How many partitions there are: the first node that answers says it, and another if it is down."""
+"""How many partitions there are: what most nodes say, and no node alone."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.app import Context, Error, Message
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.vision import partitions
 from flwr_splitmix.apps.vision.client import client_fn
-from flwr_splitmix.apps.vision.partitions import MAX_ASKED, answer_partitions, ask_partitions
+from flwr_splitmix.apps.vision.partitions import (
+    MAX_ASKED,
+    PARTITIONS,
+    answer_partitions,
+    ask_partitions,
+)
 from flwr_splitmix.links import LinkError
 from tests.apps.vision_app import context, run_config
 from tests.links.fake_grid import NEVER, FakeGrid, Handler, question
@@ -42,46 +47,90 @@ def asked(grid: FakeGrid) -> list[int]:
     return [message.metadata.dst_node_id for message in grid.sent]
 
 
-def test_one_answer_is_enough() -> None:
-    grid = FakeGrid(unless(set(), silent=False), 5)
-    assert ask_partitions(grid.grid, 60) == 5
-    assert asked(grid) == [100]
+def saying(numbers: dict[int, Any]) -> Handler:
+    """Return a ClientApp that says another number, or another record, on some nodes."""
+
+    def handle(message: Message, context: Context) -> Message:
+        if context.node_id not in numbers:
+            return answer_partitions(message, context)
+        entries = numbers[context.node_id]
+        return Message(RecordDict(entries), reply_to=message)
+
+    return handle
 
 
-def test_the_next_node_is_asked_at_once_if_one_has_failed() -> None:
-    grid, began = FakeGrid(unless({100, 101}, silent=False), 5), time.monotonic()
-    assert ask_partitions(grid.grid, 60) == 5
-    assert asked(grid) == [100, 101, 102]
+def number(value: Any) -> dict[str, ConfigRecord]:
+    return {PARTITIONS: ConfigRecord({"number": value})}
+
+
+def test_most_answers_are_enough() -> None:
+    """The others are not waited for."""
+    grid, began = FakeGrid(unless({100, 103}, silent=True), 9), time.monotonic()
+    assert ask_partitions(grid.grid, 2, 60) == 9
+    assert asked(grid) == [100, 101, 102, 103, 104]
     assert time.monotonic() < began + 10
 
 
-def test_the_next_node_is_asked_after_a_while_if_one_is_silent() -> None:
-    grid = FakeGrid(unless({100}, silent=True), 2)
-    assert ask_partitions(grid.grid, 2.0) == 2
-    assert asked(grid) == [100, 101]
+@pytest.mark.parametrize(
+    "entries",
+    [
+        number(6),
+        number(5000),
+        number(-3),
+        number(0),
+        number(True),
+        number(5.0),
+        number("many"),
+        number([5]),
+        number(10**12),
+        {PARTITIONS: ConfigRecord({})},
+        {},
+    ],
+    ids=str,
+)
+def test_one_node_decides_nothing(
+    entries: dict[str, ConfigRecord], caplog: pytest.LogCaptureFixture
+) -> None:
+    """All clients would otherwise get the labels of other images, or the run would end."""
+    grid = FakeGrid(saying({100: entries}), 5)
+    assert ask_partitions(grid.grid, 2, 60) == 5
+    fewer = FakeGrid(saying({102: entries, 100: entries}), 5)
+    assert ask_partitions(fewer.grid, 2, 60) == 5
 
 
-def test_who_answers_after_the_next_was_asked_is_heard() -> None:
-    def slowly(message: Message, context: Context) -> Message:
-        if context.node_id != 100:
-            NEVER.wait()
-        time.sleep(1.0)
-        return answer_partitions(message, context)
+def test_nodes_that_differ_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    slow = unless({102}, silent=True)
 
-    grid = FakeGrid(slowly, 4)
-    assert ask_partitions(grid.grid, 2.4) == 4
-    assert asked(grid) == [100, 101]
+    def handle(message: Message, context: Context) -> Message:
+        others = saying({100: number(6), 103: number(4)})
+        return (slow if context.node_id == 102 else others)(message, context)
+
+    assert ask_partitions(FakeGrid(handle, 5).grid, 2, 1.0) == 5
+    assert (
+        "differ in num-partitions, by which the images are divided: 4 (node 103), 5 (node 101 "
+        in (caplog.text)
+    )
+    two = FakeGrid(saying({100: number(6)}), 2)
+    with pytest.raises(LinkError, match=r"2 \(node 101\), 6 \(node 100\); start all with the same"):
+        ask_partitions(two.grid, 2, 1.0)
 
 
-def test_a_few_are_asked_and_no_more() -> None:
+def test_as_many_nodes_as_a_run_needs_are_waited_for() -> None:
+    """Otherwise the first to connect would decide."""
+    message = r"1 node was there within 0\.3 s, min-nodes is 2"
+    with pytest.raises(LinkError, match=message):
+        ask_partitions(FakeGrid(unless(set(), silent=False), 1).grid, 2, 0.3)
+
+
+def test_nodes_that_fail_say_why() -> None:
     nodes = set(range(100, 110))
     failed = FakeGrid(unless(nodes, silent=False), 10)
     with pytest.raises(LinkError, match=r"divided: .*node 100 is down; .*101 is down; .*102 is do"):
-        ask_partitions(failed.grid, 60)
+        ask_partitions(failed.grid, 2, 60)
     assert len(failed.sent) == MAX_ASKED
     silent, began = FakeGrid(unless(nodes, silent=True), 10), time.monotonic()
     with pytest.raises(LinkError, match=r"divided: no answer within 0\.6 s"):
-        ask_partitions(silent.grid, 0.6)
+        ask_partitions(silent.grid, 2, 0.6)
     assert time.monotonic() < began + 5
     assert len(silent.sent) == MAX_ASKED
 
@@ -91,7 +140,7 @@ def test_nodes_that_wait_for_ray_are_told_of(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
     with pytest.raises(LinkError, match="no answer"):
-        ask_partitions(FakeGrid(unless({100}, silent=True), 1).grid, 0.2)
+        ask_partitions(FakeGrid(unless({100}, silent=True), 1).grid, 1, 0.2)
     assert "because Ray has not started" in caplog.text
 
 
