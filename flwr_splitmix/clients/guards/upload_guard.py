@@ -30,6 +30,9 @@ class HasSegment(Protocol):
 
     segment: nn.Module
 
+    def freeze(self) -> None:
+        """Keep the segment as it comes."""
+
 
 class UploadGuard:
     """Admits or refuses what a client is about to send, and charges it before it leaves.
@@ -90,7 +93,7 @@ class UploadGuard:
                 "run's seed, which the server knows: make it without repeatable_secrets"
             )
         if not policy.trains:
-            self._lower.segment.requires_grad_(False)
+            self._lower.freeze()
         self._node = NodeLedger.on_node(folder, index, run)
         self._remarks = NodeRemarks(policy)
         self._first_weights = FirstWeights.on_node(folder, index, run)

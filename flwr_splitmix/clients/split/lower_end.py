@@ -25,7 +25,7 @@ from flwr_splitmix.optimizers import OptimizerFactory, ScheduledOptimizer
 from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.seen_keys import SeenKeys
 from flwr_splitmix.segments.batch_norm import enough_values
-from flwr_splitmix.segments.buffers import watched_in_parts
+from flwr_splitmix.segments.buffers import restored_buffers, watched_in_parts
 from flwr_splitmix.storage import under
 
 
@@ -61,6 +61,19 @@ class LowerEnd:
         self.described = (0, 0)
         self._once = SeenKeys()
         self._began: KeptShapes | None = None
+        self._frozen = False
+
+    def freeze(self) -> None:
+        """Keep the segment as it comes: no batch changes its weights or, from now on, its buffers.
+
+        In training mode, layers such as BatchNorm still normalise by the batch.
+        """
+        self.segment.requires_grad_(False)
+        self._frozen = True
+
+    def _unchanged(self) -> AbstractContextManager[None]:
+        """Return a context that puts the buffers of a frozen segment back."""
+        return restored_buffers(self.segment) if self._frozen else nullcontext()
 
     def describe(self, first: Tensor) -> SegmentDescription:
         """Return `describe_segment` for the first examples (b, ...), and keep the size in it.
@@ -93,8 +106,8 @@ class LowerEnd:
             gradient though there are weights to train, or, on the CPU, numbers that are not finite.
         """
         self.segment.train()
-        watch: AbstractContextManager[None] = nullcontext()
-        if in_parts and self._once.add("buffers in parts"):
+        watch = self._unchanged()
+        if in_parts and not self._frozen and self._once.add("buffers in parts"):
             watch = watched_in_parts(self.segment, "the lower segment")
         with watch, restrained("inputs do not fit the lower segment", hides=not may_name_data):
             with explained(self.segment, inputs), enough_values("lower segment"):
@@ -123,7 +136,8 @@ class LowerEnd:
             finite.
         """
         self.segment.eval()
-        with explained(self.segment, inputs, "test inputs"), enough_values("lower segment"):
+        unchanged, explaining = self._unchanged(), explained(self.segment, inputs, "test inputs")
+        with unchanged, explaining, enough_values("lower segment"):
             output = self.segment(inputs.to(self.device))
         # One memory layout, so that the upper segment gets the same from every link.
         smashed = check_smashed(output, len(inputs)).contiguous()

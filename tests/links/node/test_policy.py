@@ -12,6 +12,7 @@ from flwr.app import Context
 from flwr_splitmix.clients import Client, ClientError, PrivacyBudget
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import FullShare
+from flwr_splitmix.testing.toy import Toy
 from flwr_splitmix.testing.toy_texts import text_toy
 from tests.links.node.worst_server import TOY, Node, noisy, refused
 
@@ -216,6 +217,20 @@ def test_without_training_the_lower_segment_stays_as_it_came(tmp_path: Path) -> 
         assert ("what a record did to the lower segment" in statement) == allowed
         node.end(finish=False)
     assert moved == {True: True, False: False}
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_without_training_the_buffers_stay_as_they_came(allowed: bool, tmp_path: Path) -> None:
+    """The running means of private data would otherwise be averaged."""
+    toy = Toy(clients=1, batch_norm=True, examples=12, tests=6)
+    before = {name: value.clone() for name, value in toy.lower().state_dict().items()}
+    node = Node(tmp_path, {"allow-training": allowed}, toy)
+    node.begin(arrays=before, returns_arrays=True)
+    for number in range(2):
+        assert node.step([FullShare().to_wire()], number).reply is not None
+    arrays, _, _ = node.host.finish(node.ticket)
+    assert all(torch.equal(arrays[name], value) for name, value in before.items()) is not allowed
+    node.end(finish=False)
 
 
 @pytest.mark.parametrize("config", [{"max-epsilon": 8.0}, {"allow-plain": False}])
