@@ -10,7 +10,7 @@ from flwr_splitmix import SplitClient
 from flwr_splitmix.links.ticket import RECORD, Ticket
 from flwr_splitmix.server.messages import messages_to
 
-TICKET = Ticket(client=0, seed=7, server_round=1, num_rounds=2)
+TICKET = Ticket(client=0, seed=7, server_round=1, num_rounds=2, state_key="the run's own")
 
 
 def context(**node_config: Any) -> Context:

@@ -52,6 +52,28 @@ def write_atomic(
         flush_folder(path.parent)
 
 
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that only its owner may read, unless there is one, of another process, say.
+
+    Raises
+    ------
+    OSError
+        If the data cannot be written.
+    """
+    handle, beside = _open_beside(path, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        # A rename would replace the other process's, which it may use already.
+        with contextlib.suppress(FileExistsError):
+            os.link(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    flush_folder(path.parent)
+
+
 def _open_beside(path: Path, mode: int) -> tuple[int, Path]:
     """Create a hidden file beside `path`; its mode is `mode` without the bits of the umask."""
     while True:

@@ -126,6 +126,7 @@ class AutoLink(Link):
             simulated = in_simulation(grid, self._nodes, min_nodes, self._attach_timeout)
             self._chosen = self._makers[simulated]()
             self._chosen.run_of_strategy = self.run_of_strategy
+            self._chosen.key_of_strategy = self.key_of_strategy
             log.info("link: %s", type(self._chosen).__name__)
             if isinstance(self._chosen, RunLink):
                 self._chosen.nodes = self._nodes

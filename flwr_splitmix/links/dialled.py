@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 
 from flwr_splitmix.links.frames.feedback import check_feedback
@@ -45,6 +46,7 @@ class DialledLink(RunLink):
         if wire_feedback:
             check_feedback(self.wire_dtype_down)
         self.run = run
+        self._own_key = secrets.token_hex(16)
         self.step_timeout = step_timeout
         self.reattach_timeout = reattach_timeout
 
@@ -76,4 +78,5 @@ class DialledLink(RunLink):
             token=token,
             wire_dtype=self.wire_dtype,
             run=self.run or self.run_of_strategy,
+            state_key=self._own_key if self.key_of_strategy is None else self.key_of_strategy(),
         )

@@ -42,8 +42,8 @@ class StateStore(Protocol):
     ) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
         """Return the newest state up to round `at_most` as (round, tensors, meta), or None."""
 
-    def drop_after(self, index: int, round: int) -> None:
-        """Delete the states of rounds after `round`."""
+    def drop_after(self, index: int, round: int) -> int:
+        """Delete the states of rounds after `round`; return how many."""
 
     def prune(self, index: int, kept_rounds: Sequence[int]) -> None:
         """Delete the states that no checkpoint in `kept_rounds` would load."""

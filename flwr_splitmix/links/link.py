@@ -283,6 +283,10 @@ class Link(ABC):
     """Id of the strategy's run, or of its start if it has none; for a link that was given none. It
     is set before `open`, which takes a grid alone, even in links of other authors."""
 
+    key_of_strategy: Callable[[], str] | None = None
+    """Returns the secret by which nodes know the strategy's run again, as `Run.state_key` does;
+    None for a start without a run. It is set with `run_of_strategy`."""
+
     @abstractmethod
     def open(self, grid: Grid | None) -> None:
         """Start what the link needs."""

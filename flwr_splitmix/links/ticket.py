@@ -80,6 +80,8 @@ class Ticket:
         Stream only: wire format of the floating-point tensors that the client sends.
     run
         Stream only: the run's id, under which the node keeps the client's state.
+    state_key
+        Stream only: the run's secret, by which the node knows whose these states are.
     draw_seed
         In one process only: as in `Order`.
     """
@@ -105,6 +107,7 @@ class Ticket:
     token: str = field(default="", repr=False)
     wire_dtype: str = "keep"
     run: str = ""
+    state_key: str = field(default="", repr=False)
     draw_seed: int | None = None
 
     @property

@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ class _RoundFiles:
         rounds = [saved for saved in self.rounds() if at_most is None or saved <= at_most]
         return _newest_readable(rounds, self.load)
 
-    def drop(self, rounds: Iterable[int]) -> None:
+    def drop(self, rounds: Collection[int]) -> None:
         remove_unfinished(self.path, ROUND_NAMES)
         for saved in rounds:
             self.file(saved).unlink(missing_ok=True)
@@ -144,7 +144,7 @@ class CheckpointStore:
         for saved, other in self._between().items():
             if saved != round:
                 other.unlink(missing_ok=True)
-        self._files.drop(saved for saved in self._files.rounds() if saved > round)
+        self._files.drop([saved for saved in self._files.rounds() if saved > round])
         return file
 
     def keep_between(self) -> None:
@@ -271,10 +271,17 @@ class ClientStore:
         indices = sorted(int(entry.name) for entry in self.path.iterdir() if entry.name.isdecimal())
         return [i for i in indices if any(r <= at_most for r in self._files(i).rounds())]
 
-    def drop_after(self, index: int, round: int) -> None:
-        """Remove a client's states of rounds after `round`, from which the run resumes."""
+    def drop_after(self, index: int, round: int) -> int:
+        """Remove a client's states of rounds after `round`, from which the run resumes.
+
+        Returns
+        -------
+        Their number.
+        """
         files = self._files(index)
-        files.drop(saved for saved in files.rounds() if saved > round)
+        later = [saved for saved in files.rounds() if saved > round]
+        files.drop(later)
+        return len(later)
 
     def prune(self, index: int, kept_rounds: Sequence[int]) -> None:
         """Remove a client's states that no checkpoint in `kept_rounds` would load.

@@ -22,6 +22,7 @@ _REMEDIES = {
     "recording.json": "remove the folder that it is in, and record again (record-attacks)",
     "record.json": "remove it; the report then lacks the clients' times and the messages",
     "scores.json": "remove the folder that it is in, and run the attack again",
+    "state-key": "restore it; nodes give the run its clients' states by no other key",
     "summary.json": "remove it: the run is then unfinished, and resuming it writes it again",
 }
 

@@ -16,6 +16,7 @@ from flwr_splitmix.runs.hold import Hold
 from flwr_splitmix.runs.metrics_file import MetricsFile, Row
 from flwr_splitmix.runs.observed import read_mixtures, read_record, write_record
 from flwr_splitmix.runs.places import check_label, find_run, new_run, run_paths, runs_directory
+from flwr_splitmix.runs.state_key import read_or_draw
 from flwr_splitmix.values import check_kind
 from flwr_splitmix.words import printable
 
@@ -38,7 +39,7 @@ class Run:
     path
         The run's directory: config.json, begun.jsonl, metrics.parquet, record.json, summary.json,
         failure.json, lock, checkpoints/, clients/; of some runs also metrics.jsonl, inputs.json,
-        mixtures.json, attacks/.
+        mixtures.json, state-key, attacks/.
     id
         The directory's name: UTC time, name, four hex digits; e.g. 20261120-101500-cutmixsl-3f2a.
     config_file
@@ -60,6 +61,7 @@ class Run:
         self._ending = Ending(path)
         self._metrics = MetricsFile(path)
         self._hold = Hold(path / "lock", f"run {self.id}")
+        self._state_key = ""
 
     def held(self) -> AbstractContextManager[None]:
         """Lock this run within a `with` block, which may be nested.
@@ -126,6 +128,17 @@ class Run:
             except RunError as error:
                 _log.warning("skipped a run: %s", printable(str(error)))
         return runs
+
+    def state_key(self) -> str:
+        """Return the secret by which SuperNodes know the run, drawn when one is first asked.
+
+        Raises
+        ------
+        RunError
+            If its file cannot be read or written, or holds no key.
+        """
+        self._state_key = self._state_key or read_or_draw(self.path)
+        return self._state_key
 
     @property
     def config(self) -> Row:

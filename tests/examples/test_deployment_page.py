@@ -92,7 +92,7 @@ def test_flower_has_the_options_that_are_given(program: str) -> None:
 def test_the_lines_to_watch_are_logged() -> None:
     section = PAGE[PAGE.index("## Monitoring") : PAGE.index("## Failures")]
     lines = re.findall(r"^\| `(.*?)` \|", section, re.MULTILINE)
-    assert len(lines) == 24
+    assert len(lines) == 26
     folders = (
         ROOT / "flwr_splitmix" / part
         for part in ("clients", "links", "runs", "server", "strategies")

@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 KEPT = re.compile(
-    r"node-\d/states/([\w-]+/\d/round-\d{6}\.safetensors|(audit|privacy-ledger)-\d\.jsonl)"
+    r"node-\d/states/([\w-]+/(\d/round-\d{6}\.safetensors|owner)|(audit|privacy-ledger)-\d\.jsonl)"
 )
 
 

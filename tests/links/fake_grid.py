@@ -162,6 +162,7 @@ class OnFakeGrid(Link):
 
     def open(self, grid: Grid | None) -> None:
         self.link.run_of_strategy = self.run_of_strategy
+        self.link.key_of_strategy = self.key_of_strategy
         self.link.open(self.fake.grid)
 
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:

@@ -30,6 +30,7 @@ READS: dict[str, tuple[Callable[[Run], Any], str]] = {
     "metrics.parquet": (lambda run: run.rows, "remove it: the rounds so far are then missing"),
     "mixtures.json": (lambda run: run.mixtures, "remove it; the report then shows no mixtures"),
     "record.json": (lambda run: run.record, "remove it; the report then lacks"),
+    "state-key": (lambda run: run.state_key(), "restore it; nodes give the run its clients' stat"),
     "summary.json": (lambda run: run.summary, "remove it: the run is then unfinished"),
 }
 

@@ -8,6 +8,7 @@ name the same digests of the server's weights and instructions for the round, an
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,9 @@ from torch import Tensor
 from flwr_splitmix.links.host import StateStore
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.storage import OtherFormError, digest
+from flwr_splitmix.words import are, counted
+
+log = logging.getLogger("flwr.splitmix")
 
 WEIGHTS, TRAINING = "given-weights", "allow-training"
 """Keys of a kept state's values: the server's lower segment from which it began, and whether
@@ -57,6 +61,7 @@ class OriginStore:
         trains: bool,
     ) -> None:
         self._store = store
+        self._run = ticket.run or "of Flower"
         self._replaced = bool(arrays) and ticket.arrays == "always"
         self.origin = digest(arrays or {}, {})
         self.trains = trains
@@ -92,9 +97,18 @@ class OriginStore:
             self.trains |= bool(trained)
         return state_round, tensors, meta
 
-    def drop_after(self, index: int, round: int) -> None:
-        """Delete the states of rounds after `round`."""
-        self._store.drop_after(index, round)
+    def drop_after(self, index: int, round: int) -> int:
+        """Delete the states of rounds after `round`, and log it; return how many."""
+        if count := self._store.drop_after(index, round):
+            log.info(
+                "client %d: run %s goes on after round %d; %s after it %s deleted",
+                index,
+                self._run,
+                round,
+                counted(count, "state"),
+                are(count),
+            )
+        return count
 
     def prune(self, index: int, kept_rounds: Sequence[int]) -> None:
         """Delete the states that no checkpoint in `kept_rounds` would load."""

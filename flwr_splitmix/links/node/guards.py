@@ -18,7 +18,7 @@ from flwr_splitmix.links.node.audit import AuditLog, asked_tests
 from flwr_splitmix.links.node.keys import INDEX, MIXER, check_keys
 from flwr_splitmix.links.node.order import order_key
 from flwr_splitmix.links.node.pinned import own_mixer
-from flwr_splitmix.links.node.state import node_folder
+from flwr_splitmix.links.node.state import flower_name, node_folder, run_name
 from flwr_splitmix.links.ticket import RECORD, Ticket
 from flwr_splitmix.privacy.policy import NodePolicy, PolicyError
 from flwr_splitmix.values import MAX_COUNT
@@ -45,8 +45,9 @@ class NodeGuards:
     Raises
     ------
     LinkError
-        If the ticket names another client, a key of the node's configuration seems to be misspelt,
-        its mixer or policy is invalid, or an audit log that the policy requires cannot be written.
+        If the ticket names another client or no valid run (see `run_name`), a key of the node's
+        configuration seems to be misspelt, its mixer or policy is invalid, or an audit log that the
+        policy requires cannot be written.
     """
 
     def __init__(self, context: Context, ticket: Ticket) -> None:
@@ -68,7 +69,7 @@ class NodeGuards:
         if self._pinned and self.policy.allow_averaging is None:
             # A server that must not see the uploads must not get the segment that made them.
             self.policy = replace(self.policy, allow_averaging=False)
-        self.run = ticket.run or f"flwr-{context.run_id}"
+        self.run = run_name(ticket.run, context)
         limited = self.policy.max_epsilon is not None
         self._folder = node_folder(context, absolute=limited)
         self._config = dict(context.run_config)
@@ -199,7 +200,7 @@ def rejection_log(message: Message, context: Context) -> AuditLog | None:
     return _open_log(
         folder,
         index,
-        run if run and isinstance(run, str) else f"flwr-{context.run_id}",
+        run if run and isinstance(run, str) else flower_name(context),
         number if type(number) is int and 0 <= number <= MAX_COUNT else 0,
         to if isinstance(to, str) else "",
         strict=False,

@@ -7,16 +7,14 @@ each example, and the members of each group.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import secrets
 from hashlib import blake2b
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
 
-from flwr_splitmix.files.writing import write_atomic
+from flwr_splitmix.files.writing import write_new
 from flwr_splitmix.links.link import LinkError
 
 log = logging.getLogger("flwr.splitmix")
@@ -59,7 +57,7 @@ def _of_folder(folder: Path) -> bytes | None:
     path = folder / SECRET_FILE
     try:
         if not path.exists():
-            _make(path)
+            write_new(path, secrets.token_bytes(_SECRET_BYTES))
         secret = path.read_bytes()
     except OSError as error:
         log.warning(
@@ -74,18 +72,6 @@ def _of_folder(folder: Path) -> bytes | None:
             "finished continue with their examples in another order"
         )
     return secret
-
-
-def _make(path: Path) -> None:
-    """Write a new secret, unless another process of the node has just done so."""
-    temporary = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
-    write_atomic(temporary, secrets.token_bytes(_SECRET_BYTES), private=True)
-    try:
-        # A rename would replace the other process's, which it may use already.
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)
-    finally:
-        temporary.unlink()
 
 
 def _of_context(context: Context) -> bytes:

@@ -7,6 +7,7 @@ import logging
 from flwr.app import ConfigRecord, Context
 
 from flwr_splitmix.links.link import LinkError
+from flwr_splitmix.links.node.state import run_name
 from flwr_splitmix.links.stream.endpoint import is_loopback, split_address
 from flwr_splitmix.links.stream.pairs import CERTIFICATE, KEY
 from flwr_splitmix.links.ticket import Ticket
@@ -57,7 +58,7 @@ def check_plaintext(ticket: Ticket, context: Context, policy: NodePolicy) -> Non
             f"certificate ({CERTIFICATE} and {KEY}, without link-insecure), or, on a network that "
             "is encrypted already, set allow-insecure = true in the node's --node-config"
         )
-    run = ticket.run or f"flwr-{context.run_id}"
+    run = run_name(ticket.run, context)
     if context.state.config_records.get(_WARNED_RECORD) == ConfigRecord({"run": run}):
         return
     context.state[_WARNED_RECORD] = ConfigRecord({"run": run})

@@ -62,7 +62,7 @@ def serve_round(
         ticket = pinned(ticket, context.node_config)
         check_plaintext(ticket, context, guards.policy)
         arrays = arrays_of(message.content)
-        run_store = open_store(ticket.run, context)
+        run_store = open_store(ticket.run, ticket.state_key, context)
         store = OriginStore(run_store, arrays, ticket, trains=guards.policy.trains)
         host = ClientHost(store, public_sentence)
         make = partial(guards.build, partial(build, client_fn, context, public_sentence))

@@ -27,6 +27,7 @@ from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.host import StateStore
 from flwr_splitmix.links.link import UNNAMED, LinkError
 from flwr_splitmix.links.node.keys import STATE_DIR
+from flwr_splitmix.links.node.owner import OWNER_FILE, check_owner
 from flwr_splitmix.runs.checkpoints import ROUND_NAMES, ClientStore
 from flwr_splitmix.storage import DIGEST, OtherFormError, digest
 
@@ -45,6 +46,8 @@ _RUN = re.compile(r"(?!.*\.(?i:jsonl))[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Names of directories, except names like those of the node's ledger and logs beside them."""
 
 _UNNAMED = re.compile(rf"{UNNAMED}[0-9a-f]{{16}}")
+
+_OF_FLOWER = re.compile(r"(?i:flwr)-\d+")
 
 _KEY = "splitmix-state"
 
@@ -93,11 +96,13 @@ def node_folder(context: Context, *, absolute: bool = False) -> Path | None:
     return folder
 
 
-def open_store(run: str, context: Context) -> StateStore:
-    """Return the store of this node's client states.
+def flower_name(context: Context) -> str:
+    """Return the name of a run whose server names none: that of Flower's run."""
+    return f"flwr-{context.run_id}"
 
-    Each run has its own directory below the node's. If there is none, the state goes into
-    `context.state`.
+
+def run_name(run: str, context: Context) -> str:
+    """Return the name of a run in this node's files.
 
     Parameters
     ----------
@@ -107,17 +112,47 @@ def open_store(run: str, context: Context) -> StateStore:
     Raises
     ------
     LinkError
-        If the id is not a plain directory name, or if the node's directory cannot be written and
-        holds a state of this run: without it the client would begin anew.
+        If the id is not a plain directory name, or is the name of another of Flower's runs.
     """
-    run = run or f"flwr-{context.run_id}"
+    own = flower_name(context)
+    run = run or own
     if not _RUN.fullmatch(run):
         raise LinkError("the server's run id is not a name of a directory")
+    if run != own and _OF_FLOWER.fullmatch(run):
+        raise LinkError(
+            f"the server's ticket names run {run}, as a node names a run of Flower by its number, "
+            f"and this is {own}: give the run another id"
+        )
+    return run
+
+
+def open_store(run: str, key: str, context: Context) -> StateStore:
+    """Return the store of this node's client states.
+
+    Each run has its own directory below the node's. If there is none, the state goes into
+    `context.state`, which only the same of Flower's runs gets.
+
+    Parameters
+    ----------
+    run
+        Id of the run, as sent by the server; "" uses Flower's run id.
+    key
+        Key of the run's states, which no other run's server knows.
+
+    Raises
+    ------
+    LinkError
+        As `run_name`; if the run's directory belongs to another run (see `check_owner`); or if the
+        node's directory cannot be written and holds a state of this run: without it the client
+        would begin anew.
+    """
+    run = run_name(run, context)
     if (folder := node_folder(context)) is None:
         return ContextStore(context, run)
     try:
         forget_runs(folder)
         (folder / run).mkdir(mode=0o700, exist_ok=True)
+        check_owner(folder / run, key)
         os.utime(folder / run)
     except OSError as error:
         if any((folder / run).glob(f"*/{ROUND_NAMES}")):
@@ -145,9 +180,13 @@ def forget_runs(folder: Path) -> None:
             if run.is_dir() and not run.is_symlink() and run.stat().st_mtime < before:
                 for file in run.glob(f"*/{ROUND_NAMES}"):
                     file.unlink()
-                for place in [*run.iterdir(), run]:
-                    remove_unfinished(place, ROUND_NAMES)
-                    place.rmdir()
+                for client in run.glob("[0-9]*"):
+                    remove_unfinished(client, ROUND_NAMES)
+                    client.rmdir()
+                remove_unfinished(run, OWNER_FILE)
+                (run / OWNER_FILE).unlink(missing_ok=True)
+                run.rmdir()
+                log.info("states of run %s, not used for %g days, are deleted", run.name, days)
 
 
 class ContextStore:
@@ -213,10 +252,9 @@ class ContextStore:
             return None
         return frame.number, tensors, meta
 
-    def drop_after(self, index: int, round: int) -> None:
-        """Delete the state unless `load` returns it for a round <= `round`."""
-        if self.load(index, round) is None:
-            self._state.pop(_KEY, None)
+    def drop_after(self, index: int, round: int) -> int:
+        """Delete the state unless `load` returns it for a round <= `round`; count what is gone."""
+        return int(self.load(index, round) is None and self._state.pop(_KEY, None) is not None)
 
     def prune(self, index: int, kept_rounds: Sequence[int]) -> None:
         """Do nothing: there is only one state."""

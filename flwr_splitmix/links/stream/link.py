@@ -63,7 +63,8 @@ class StreamLink(DialledLink):
     run
         Id of the run, under which nodes keep their clients' states so that a resumed run finds
         them: another one for each run. "" takes that of the strategy's run, and without one keeps
-        them for one `start`.
+        them for one `start`. Nodes know a run again by the key in its directory; without one, only
+        this link finds the states of that id.
     attach_timeout
         Seconds to wait for nodes to attach, and for their replies at the end of a round.
     step_timeout

@@ -116,6 +116,7 @@ class RoundLoop(RoundHooks):
         # Nodes keep states by this name: those of another start in this Flower run are not its own.
         run_name = f"{UNNAMED}{secrets.token_hex(8)}"
         link.run_of_strategy = run_name if directory is None else directory.id
+        link.key_of_strategy = None if directory is None else directory.state_key
         run: RunState[Any] = RunState(
             link=link,
             num_rounds=num_rounds,

@@ -99,6 +99,7 @@ class Server:
         usual = Ticket(
             0, 7, number, 9, arrays="initial", returns_arrays=False, link="stream", run="r",
             address=self.mixer.address, tls=False, timeout=60.0, state_round=number - 1,
+            state_key="the run's own",
         )  # fmt: skip
         threads = []
         for client, arrays in segments.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -109,6 +110,7 @@ def test_the_order_is_one_over_rounds_and_mixers_and_another_in_each_run(
     for run in ("a", "a", "b"):
         mixer = start_mixer(certificate=None, key=None, seed_file=None)
         link = link_to(mixer, ca=None, run=run)
+        shutil.rmtree(tmp_path / run, ignore_errors=True)  # the states of another start
         batches_by_mixer.append(batches_of(mixer, link, tmp_path, 2))
     for client_batches in batches_by_mixer[0].values():
         assert sorted(example for batch in client_batches for example in batch) == list(range(24))

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import Context, RecordDict
 
 from flwr_splitmix import adamw
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.links.frames.wire import WIRE_DTYPES
 from flwr_splitmix.links.node.audit import AuditLog
+from flwr_splitmix.links.ticket import RECORD
 from flwr_splitmix.mixers import FullShare
 from flwr_splitmix.privacy.journal import read_journal
+from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.strategies import PSL, SFL, USHAPE_STRATEGIES
 from flwr_splitmix.testing.toy_texts import text_toy
 from tests.links.fake_grid import FakeGrid, OnFakeGrid, text_app, toy_app
@@ -65,9 +68,11 @@ def test_a_server_cannot_end_the_audit_log_with_a_long_name(node: Node) -> None:
 
 def test_a_servers_name_of_a_run_is_one_line_of_the_audit_log(node: Node) -> None:
     """A refused name would otherwise bring what moves a terminal's cursor."""
-    with pytest.raises(LinkError, match="run id is not a name"):
-        node.begin(run="\x1b[2J" + "x" * 10_000)
-    node.guards.audit.refuse("round", "why")
+    ticket = replace(TICKET, link="stream", run="\x1b[2J" + "x" * 10_000)
+    request = messages_to([9], RecordDict({RECORD: ticket.to_record()}), "train", in_run=False)[0]
+    node_context = Context(5, 9, node.config, RecordDict(), {})
+    reply = toy_app(TOY)(request, node_context)
+    assert "run id is not a name" in str(reply.content.config_records[RECORD]["error"])
     assert node.audit()[-1]["run"] == r"\x1b[2J" + "x" * 493
 
 

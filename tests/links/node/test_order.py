@@ -50,7 +50,7 @@ def test_only_the_owner_may_read_the_secret(tmp_path: Path) -> None:
 def test_no_run_of_a_server_can_take_the_secrets_place(tmp_path: Path) -> None:
     node_context = Context(5, 9, {"state-dir": str(tmp_path)}, RecordDict(), {})
     with pytest.raises(LinkError, match="not a name of a directory"):
-        open_store(SECRET_FILE, node_context)
+        open_store(SECRET_FILE, "key", node_context)
 
 
 def test_without_a_folder_flowers_context_has_the_secret() -> None:

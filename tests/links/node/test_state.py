@@ -19,6 +19,7 @@ from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.storage import OtherFormError
 
 TENSORS = {"w": torch.randn(2, 3).bfloat16(), "count": torch.tensor(4)}
+KEY = "the run's own"
 META = {"drawn": 7, "optimizer": {"groups": [{"lr": 0.1, "betas": [0.9, 0.99]}]}}
 
 
@@ -35,15 +36,15 @@ def check_same(stored: Any, expected_round: int) -> None:
 
 def test_states_of_a_run_are_found_by_the_next_process(tmp_path: Path) -> None:
     config = {"state-dir": str(tmp_path / "deep" / "down")}
-    store = open_store("psl-1", context(**config))
+    store = open_store("psl-1", KEY, context(**config))
     store.save(3, 2, TENSORS, META)
-    check_same(open_store("psl-1", context(**config)).load(3), 2)
-    assert open_store("psl-2", context(**config)).load(3) is None
+    check_same(open_store("psl-1", KEY, context(**config)).load(3), 2)
+    assert open_store("psl-2", KEY, context(**config)).load(3) is None
     assert (tmp_path / "deep" / "down").stat().st_mode & 0o077 == 0
 
 
 def test_without_a_run_id_flowers_own_separates_runs(tmp_path: Path) -> None:
-    open_store("", context(**{"state-dir": str(tmp_path)})).save(3, 2, TENSORS, META)
+    open_store("", KEY, context(**{"state-dir": str(tmp_path)})).save(3, 2, TENSORS, META)
     assert [path.name for path in tmp_path.iterdir()] == ["flwr-5"]
 
 
@@ -51,14 +52,14 @@ def test_the_default_is_below_the_home_of_splitmix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPLITMIX_HOME", str(tmp_path))
-    open_store("psl-1", context())
+    open_store("psl-1", KEY, context())
     assert (tmp_path / "nodes" / "psl-1").is_dir()
 
 
 def test_an_environments_home_of_an_unknown_user_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPLITMIX_HOME", "~nouser/states")
     with pytest.raises(LinkError, match="SPLITMIX_HOME is '~nouser/states', and this"):
-        open_store("psl-1", context())
+        open_store("psl-1", KEY, context())
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_an_environments_home_of_an_unknown_user_is_named(monkeypatch: pytest.Mo
 )  # fmt: skip
 def test_a_server_cannot_name_another_directory(run: str, tmp_path: Path) -> None:
     with pytest.raises(LinkError, match="the server's run id is not a name of a directory"):
-        open_store(run, context(**{"state-dir": str(tmp_path)}))
+        open_store(run, KEY, context(**{"state-dir": str(tmp_path)}))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -79,10 +80,10 @@ def test_where_nothing_can_be_written_the_context_serves(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("no directory")
-    store = open_store("psl-1", context(**{"state-dir": str(tmp_path / "file")}))
+    store = open_store("psl-1", KEY, context(**{"state-dir": str(tmp_path / "file")}))
     assert isinstance(store, ContextStore)
     assert "cannot be written" in caplog.text
-    assert isinstance(open_store("psl-1", context(**{"state-dir": ""})), ContextStore)
+    assert isinstance(open_store("psl-1", KEY, context(**{"state-dir": ""})), ContextStore)
 
 
 def test_the_context_keeps_the_newest_state_of_its_client() -> None:
@@ -143,7 +144,7 @@ def test_a_start_without_a_run_is_forgotten_earlier_but_not_while_it_may_go_on(
         ClientStore(tmp_path / run).save(0, 1, TENSORS, META)
         then = time.time() - days * 86_400
         os.utime(tmp_path / run, (then, then))
-    open_store("unnamed-" + "2c" * 8, context(**{"state-dir": str(tmp_path)}))
+    open_store("unnamed-" + "2c" * 8, KEY, context(**{"state-dir": str(tmp_path)}))
     remaining = {path.name for path in tmp_path.iterdir()}
     assert remaining == {"unnamed-" + "1b" * 8, "unnamed-" + "2c" * 8, "unnamed-mine", "psl-1"}
 
@@ -151,13 +152,13 @@ def test_a_start_without_a_run_is_forgotten_earlier_but_not_while_it_may_go_on(
 def test_a_run_that_is_still_used_is_not_forgotten(tmp_path: Path) -> None:
     """The run's folder is looked at, and saving a state changes only the client's in it."""
     node = context(**{"state-dir": str(tmp_path)})
-    open_store("psl-1", node).save(3, 2, TENSORS, META)
+    open_store("psl-1", KEY, node).save(3, 2, TENSORS, META)
     long_ago = time.time() - 31 * 86_400
     os.utime(tmp_path / "psl-1", (long_ago, long_ago))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_state, "FORGET_DAYS", 40)
-        open_store("psl-1", node)
-    check_same(open_store("psl-1", node).load(3), 2)
+        open_store("psl-1", KEY, node)
+    check_same(open_store("psl-1", KEY, node).load(3), 2)
 
 
 def test_a_flipped_bit_in_the_context_means_that_the_client_begins_anew(
@@ -189,14 +190,14 @@ def test_a_state_in_the_context_without_a_digest_is_refused(
 def test_a_state_dir_that_is_no_path_is_refused(chosen: Any) -> None:
     """Otherwise a folder of that name would be made where the SuperNode is started."""
     with pytest.raises(LinkError, match=f"state-dir is {chosen!r}; give the path of a folder, or"):
-        open_store("psl-1", context(**{"state-dir": chosen}))
+        open_store("psl-1", KEY, context(**{"state-dir": chosen}))
 
 
 def test_a_state_that_cannot_be_gone_on_with_is_not_begun_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = {"state-dir": str(tmp_path)}
-    open_store("psl-1", context(**config)).save(3, 2, TENSORS, META)
+    open_store("psl-1", KEY, context(**config)).save(3, 2, TENSORS, META)
 
     def read_only(path: Path) -> None:  # whoever runs the tests may be allowed to write anywhere
         raise PermissionError(errno.EROFS, "Read-only file system")
@@ -206,12 +207,12 @@ def test_a_state_that_cannot_be_gone_on_with_is_not_begun_anew(
     with pytest.raises(
         LinkError, match=rf"folder of states \(state-dir, .*{reason}: make it writable"
     ):
-        open_store("psl-1", context(**config))
-    assert isinstance(open_store("psl-2", context(**config)), ContextStore)
+        open_store("psl-1", KEY, context(**config))
+    assert isinstance(open_store("psl-2", KEY, context(**config)), ContextStore)
 
 
 def test_a_user_without_a_home_reads_which_variable_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPLITMIX_HOME", raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user without a home
     with pytest.raises(LinkError, match="SPLITMIX_HOME is not set, and this user has no home"):
-        open_store("psl-1", context())
+        open_store("psl-1", KEY, context())

@@ -15,6 +15,7 @@ from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.links.errors import public_sentence
 from flwr_splitmix.links.host import ClientHost, build
 from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.links.node.given import OriginStore
 from flwr_splitmix.links.node.guards import NodeGuards
 from flwr_splitmix.links.node.state import open_store
 from flwr_splitmix.links.ticket import Ticket
@@ -25,7 +26,14 @@ from flwr_splitmix.testing.toy import Toy, sgd
 
 TOY = Toy(clients=1, batch_norm=False, examples=12, tests=6)
 TICKET = Ticket(
-    client=0, seed=7, server_round=1, num_rounds=3, arrays="initial", returns_arrays=False, run="r"
+    client=0,
+    seed=7,
+    server_round=1,
+    num_rounds=3,
+    arrays="initial",
+    returns_arrays=False,
+    run="r",
+    state_key="the run's own",
 )
 
 N, L = TOY.patches, TOY.classes
@@ -80,7 +88,9 @@ class Node:
         )
         self.ticket = ticket
         self.guards = NodeGuards(context, ticket)
-        self.host = ClientHost(open_store(ticket.run, context), public_sentence)
+        run_store = open_store(ticket.run, ticket.state_key, context)
+        store = OriginStore(run_store, arrays, ticket, trains=self.guards.policy.trains)
+        self.host = ClientHost(store, public_sentence)
         make = partial(self.guards.build, partial(build, self._client, context, public_sentence))
         return self.host.attach(ticket, make, arrays)
 

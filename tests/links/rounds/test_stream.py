@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from flwr.app import Context, Message, MetricRecord
 
 from flwr_splitmix import Run, SplitClientApp, adamw
 from flwr_splitmix.events import RoundBegun
-from flwr_splitmix.links import StreamLink
+from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
 from flwr_splitmix.testing.agreement import check_same_results, read_results
@@ -94,6 +95,29 @@ def test_law_5_a_resumed_run_finds_its_states_on_the_nodes(
     resumed = Run.open(run.id, home=tmp_path)
     start(make("PSL", resumed), StreamLink(**tls, run=run.id), grid_of("PSL", nodes), 4)
     check_same_results(results(whole, nodes), results(resumed, nodes))
+
+
+def test_another_run_does_not_come_between_a_run_and_its_states_on_the_nodes(
+    tls: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It names the run's id, and begins at its first round, which would delete the states."""
+    caplog.set_level(logging.DEBUG)
+    nodes = tmp_path / "nodes"
+    whole = Run.create({}, name="whole", home=tmp_path)
+    start(make("PSL", whole), StreamLink(**tls), grid_of("PSL", nodes), 3)
+    run = Run.create({}, name="stopped", home=tmp_path)
+    with pytest.raises(ZeroDivisionError):
+        start(make("PSL", run, observers=[StopIn(3)]), StreamLink(**tls), grid_of("PSL", nodes), 3)
+    other = Run.create({}, name="other", home=tmp_path)
+    for own in (other, None):
+        grid = grid_of("PSL", nodes)
+        with pytest.raises(LinkError, match=f"the states of run {run.id} on this node belong to"):
+            start(make("PSL", own), StreamLink(**tls, run=run.id), grid, 3)
+        grid.wait()
+    resumed = Run.open(run.id, home=tmp_path)
+    start(make("PSL", resumed), StreamLink(**tls), grid_of("PSL", nodes), 3)
+    check_same_results(results(whole, nodes), results(resumed, nodes))
+    assert not any(key in caplog.text for key in (run.state_key(), other.state_key()))
 
 
 @pytest.mark.parametrize(

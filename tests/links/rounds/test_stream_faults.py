@@ -131,12 +131,11 @@ def test_a_client_that_missed_a_round_takes_part_in_the_next(tmp_path: Path) -> 
 
 
 def test_another_model_is_refused_at_attach_whatever_state_is_kept(tmp_path: Path) -> None:
-    nodes = tmp_path / "nodes"
+    nodes, link = tmp_path / "nodes", StreamLink(address="127.0.0.1:0", run="same")
     for width, expected in ((3, 4), (5, 0)):
         other = replace(TOY, width=width)
         grid = FakeGrid(toy_app(other), 4, **{"state-dir": str(nodes)})
         strategy = make("PSL", None, evaluation="none")
-        link = StreamLink(address="127.0.0.1:0", run="same")
         if expected:
             start(strategy, link, grid, 1)
         else:
