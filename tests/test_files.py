@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from flwr_splitmix.files.home import expanded, home_folder
-from flwr_splitmix.files.writing import append_line, flush_folder, write_atomic, write_json
+from flwr_splitmix.files.writing import append_line, flush_folder, write_atomic, write_json, write_new
 
 
 def test_a_refused_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -60,6 +60,25 @@ def test_only_a_file_system_that_cannot_flush_folders_is_excused(
         return
     with pytest.raises(OSError, match=os.strerror(number)):
         flush_folder(tmp_path)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_new_file_is_its_owners_and_takes_no_others_place(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the file system has no hard links."""
+
+    def no_links(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    path = tmp_path / "owner"
+    for data in (b"first", b"second"):
+        write_new(path, data)
+    assert path.read_bytes() == b"first"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_what_json_lacks_is_written_as_text(tmp_path: Path) -> None:

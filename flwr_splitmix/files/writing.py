@@ -68,10 +68,26 @@ def write_new(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         # A rename would replace the other process's, which it may use already.
         with contextlib.suppress(FileExistsError):
-            os.link(beside, path)
+            _link(beside, path, data)
     finally:
         beside.unlink(missing_ok=True)
     flush_folder(path.parent)
+
+
+def _link(written: Path, path: Path, data: bytes) -> None:
+    """Give a file another name; without hard links, write its data there."""
+    try:
+        os.link(written, path)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        with path.open("xb") as file:
+            path.chmod(0o600)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def _open_beside(path: Path, mode: int) -> tuple[int, Path]:
@@ -83,6 +99,9 @@ def _open_beside(path: Path, mode: int) -> tuple[int, Path]:
         except FileExistsError:
             continue  # try other digits
 
+
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Errors of file systems without hard links, such as those of memory cards."""
 
 ABANDONED = 3600.0
 """Seconds without a change after which no process writes an unfinished file any more."""
