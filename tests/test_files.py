@@ -16,7 +16,13 @@ from pathlib import Path
 import pytest
 
 from flwr_splitmix.files.home import expanded, home_folder
-from flwr_splitmix.files.writing import append_line, flush_folder, write_atomic, write_json, write_new
+from flwr_splitmix.files.writing import (
+    append_line,
+    flush_folder,
+    write_atomic,
+    write_json,
+    write_new,
+)
 
 
 def test_a_refused_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
