@@ -65,17 +65,25 @@ def build_vit(request: Request) -> Any:
 
 
 def _of_one_size(family: type[nn.Module], request: Request) -> dict[str, bool]:
-    """Return options without which some models accept images of any size."""
-    resizes = family.__name__ == "Eva" and "dynamic_img_size" not in request.options
-    return {"dynamic_img_size": False} if resizes else {}
+    """Return options without which some models accept images of any size.
+
+    Only Eva and timm's VisionTransformer have the option.
+    """
+    takes = family.__name__ in ("Eva", "VisionTransformer")
+    fixed = takes and "dynamic_img_size" not in request.options
+    return {"dynamic_img_size": False} if fixed else {}
 
 
 def _check_can_be_cut(request: Request, model: Any) -> None:
     """Raise ValueError if a model's patches cannot be masked, or its blocks share positions."""
-    drop = getattr(model, "patch_drop", None)
-    if getattr(model, "dynamic_img_size", False) or not isinstance(drop, nn.Identity | None):
+    causes = {
+        "dynamic_img_size": getattr(model, "dynamic_img_size", False),
+        "patch_drop_rate": not isinstance(getattr(model, "patch_drop", None), nn.Identity | None),
+    }
+    if chosen := [option for option, is_on in causes.items() if is_on]:
         raise ValueError(
-            f"{request.name} drops or resizes patches itself; its patches cannot be masked"
+            f"{request.name} drops or resizes patches itself, so its patches cannot be masked: "
+            f"leave out {' and '.join(chosen)}"
         )
     rotary = getattr(model, "rope", None)
     moved = [f"{name}_coords" for name in ("shift", "jitter", "rescale")]

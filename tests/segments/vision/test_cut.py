@@ -28,6 +28,8 @@ MODELS = {
     "vit_small_patch16_lingbot": 5,
     "vit_small_patch16_rope_mixed_224": 1,  # each block learns its own rotary positions
     "beit_base_patch16_224": 1,  # relative positions in each block
+    "test_vit": 1,  # resizes its patches unless it is told not to
+    "test_vit2": 1,  # so does this, with a register and no class token
 }
 
 
@@ -104,8 +106,8 @@ def test_a_model_without_position_embeddings_says_so() -> None:
     [
         ("beit_base_patch16_224", {"use_shared_rel_pos_bias": True}, "share trainable positions"),
         ("vit_small_patch16_dinov3", {"rope_shift_coords": 0.1}, "positions at random, .* leave"),
-        ("eva02_tiny_patch14_224", {"patch_drop_rate": 0.1}, "drops or resizes patches itself"),
-        ("eva02_tiny_patch14_224", {"dynamic_img_size": True}, "drops or resizes patches itself"),
+        ("eva02_tiny_patch14_224", {"patch_drop_rate": 0.1}, "leave out patch_drop_rate"),
+        ("eva02_tiny_patch14_224", {"dynamic_img_size": True}, "leave out dynamic_img_size"),
     ],
 )
 def test_a_transformer_whose_parts_are_not_apart_is_refused(
@@ -219,8 +221,8 @@ def test_the_default_is_the_papers_model() -> None:
         ),
         ("vit_tiny_patch16_224", {"patch_size": 5}, "patch_size 5 does not divide image_size 16"),
         ("vit_small_r26_s32_224", {"image_size": 64, "patch_size": 16}, "sizes may do"),
-        ("vit_tiny_patch16_224", {"patch_drop_rate": 0.5}, "drops or resizes patches itself"),
-        ("vit_tiny_patch16_224", {"dynamic_img_size": True}, "drops or resizes patches itself"),
+        ("vit_tiny_patch16_224", {"patch_drop_rate": 0.5}, "masked: leave out patch_drop_rate"),
+        ("vit_tiny_patch16_224", {"dynamic_img_size": True}, "masked: leave out dynamic_img_size"),
     ],
 )
 def test_errors_say_what_is_possible(model: str, options: dict[str, Any], sentence: str) -> None:
