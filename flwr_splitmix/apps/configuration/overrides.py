@@ -28,6 +28,9 @@ _ALLOWED = "a value is a text, a number, true or false"
 _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
 """A pair key=value, as Flower parses `--run-config`."""
 
+_SEPARATOR = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![=\s])([\s,;]*[,;]\s*)(?=[\w.-]+=|\s*$)")
+"""A text in quotes, or (group 1) a comma or semicolon behind a value, before a key or the end."""
+
 
 def read_overrides(texts: Sequence[str], directory: Path, kind: Kind) -> dict[str, Any]:
     """Read the values of `--run-config`: pairs "key=value ...", or TOML files.
@@ -66,9 +69,15 @@ def read_overrides(texts: Sequence[str], directory: Path, kind: Kind) -> dict[st
             ]
             values |= of_file
             continue
+        if (blanks := _without_separators(text).rstrip()) != text.rstrip():
+            quote = "'" if '"' in blanks else '"'
+            problems.append(
+                "--run-config has a comma or semicolon behind a value; blanks separate keys: write "
+                f"--run-config {quote}{blanks}{quote}"
+            )
         end = 0
-        for match in _PAIR.finditer(text):
-            if stray := text[end : match.start()].strip():
+        for match in _PAIR.finditer(blanks):
+            if stray := blanks[end : match.start()].strip():
                 problems.append(_stray(stray, match[0]))
             end = match.end()
             key, written = match[1], match[2]
@@ -80,7 +89,7 @@ def read_overrides(texts: Sequence[str], directory: Path, kind: Kind) -> dict[st
                 values[key] = _value(key, written)
             except ConfigError as error:
                 problems.append(str(error))
-        if stray := text[end:].strip():
+        if stray := blanks[end:].strip():
             problems.append(_stray(stray, ""))
     if problems:
         raise ConfigError("; ".join(problems))
@@ -113,6 +122,13 @@ def _of_file(path: Path) -> dict[str, Any]:
         return flatten(parse_toml(read_whole(path).decode("utf-8")))
     except (OSError, ValueError) as error:
         raise ConfigError(f"--run-config names {path}, which cannot be read: {error}") from None
+
+
+def _without_separators(text: str) -> str:
+    """Return pairs with blanks instead of commas or semicolons between them."""
+    if "{" in text:  # a table of TOML, which is refused as such
+        return text
+    return _SEPARATOR.sub(lambda found: " " if found[1] else found[0], text)
 
 
 def _stray(text: str, following: str) -> str:

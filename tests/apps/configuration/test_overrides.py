@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,31 @@ def test_what_is_wrong_with_a_pair_is_named(text: str, sentence: str, tmp_path: 
     with pytest.raises(ConfigError) as refused:
         read_overrides([text], tmp_path, "own")
     assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("lr=1e-3, seed=1", "lr=1e-3 seed=1"),
+        ("lr=1e-3; seed=1;", "lr=1e-3 seed=1"),
+        ("lr=1e-3,seed=1", "lr=1e-3 seed=1"),
+        ("strategy='PSL', k=2 , seed=1", "strategy='PSL' k=2 seed=1"),
+        ('label="a, b=c",k=2', 'label="a, b=c" k=2'),
+    ],
+)
+def test_keys_between_commas_are_told_to_be_between_blanks(
+    text: str, remedy: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="blanks separate keys: write ") as refused:
+        read_overrides([text], tmp_path, "own")
+    (command,) = re.findall("write --run-config (.*)", str(refused.value))
+    assert shlex.split(command) == [remedy]
+    read_overrides([remedy], tmp_path, "own")  # a remedy that is not refused itself
+
+
+@pytest.mark.parametrize("text", ["label='a, b=c'", 'label="a, b=c;"', "label='a,' k=2", "k=2 "])
+def test_commas_within_quotes_are_the_texts_own(text: str, tmp_path: Path) -> None:
+    assert read_overrides([text], tmp_path, "own")
 
 
 @pytest.mark.parametrize(
