@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from flwr_splitmix.suggestions import close_to, either
+from flwr_splitmix.apps.configuration.key_hints import likely_keys, means_clients
+from flwr_splitmix.suggestions import either
 
 
 class ConfigError(ValueError):
@@ -16,9 +17,13 @@ class ConfigError(ValueError):
 def unknown_key(key: str, allowed_keys: Iterable[str]) -> str:
     """Return the message that a key is unknown, with the keys that may have been meant."""
     names = list(allowed_keys)
-    alike = close_to(key, names)
-    if alike:
-        return f"run-config has an unknown key {key!r}; did you mean {either(alike)}?"
+    if means_clients(key):
+        return (
+            f"run-config has an unknown key {key!r}; the number of clients is no key: leave it out "
+            'and give `splitmix run` --nodes, or `flwr run` --federation-config "num-supernodes=N"'
+        )
+    if likely := likely_keys(key, names):
+        return f"run-config has an unknown key {key!r}; did you mean {either(likely)}?"
     if not names:
         return f"run-config has an unknown key {key!r}; this app has no keys; leave it out"
     return (

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flwr_splitmix.apps.configuration.error import ConfigError, unknown_key
+from flwr_splitmix.apps.configuration.key_hints import MEANINGS
 from flwr_splitmix.apps.configuration.overrides import (
     NO_PATHS,
     PATHS,
@@ -75,6 +76,47 @@ def test_every_key_that_names_a_file_is_known() -> None:
 def test_an_app_without_keys_says_so() -> None:
     message = "run-config has an unknown key 'lr'; this app has no keys; leave it out"
     assert unknown_key("lr", {}) == message
+
+
+@pytest.mark.parametrize("app", ["vision", "language"])
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("learning-rate", "lr"),
+        ("leraning_rate", "lr"),
+        ("rounds", "num-server-rounds"),
+        ("epochs", "epochs-per-round"),
+        ("batch", "batch-size"),
+        ("batchsize", "batch-size"),
+        ("Weight_Decay", "weight-decay"),
+        ("method", "strategy"),
+        ("data", "dataset"),
+        ("random-seed", "seed"),
+    ],
+)
+def test_a_key_of_other_programs_is_taken_for_ours(app: str, key: str, meant: str) -> None:
+    keys = open_project(APPS / app).config
+    assert unknown_key(key, keys).endswith(f"unknown key {key!r}; did you mean {meant!r}?")
+
+
+def test_no_key_is_suggested_that_the_app_has_not() -> None:
+    for key in ("learning-rate", "rounds", "num-classes"):
+        assert "did you mean" not in unknown_key(key, ["colour", "size-of-hat"])
+    assert "did you mean" not in unknown_key("num-classes", open_project(APPS / "vision").config)
+
+
+def test_every_key_with_other_names_is_one_of_an_app_and_no_other_name_is() -> None:
+    keys = {key for app in ("vision", "language") for key in open_project(APPS / app).config}
+    assert set(MEANINGS) <= keys
+    assert not keys & {other for others in MEANINGS.values() for other in others}
+
+
+@pytest.mark.parametrize("key", ["clients", "num_clients", "num-supernodes", "nodes"])
+@pytest.mark.parametrize("app", ["vision", "language"])
+def test_the_number_of_clients_is_told_to_be_no_key(app: str, key: str) -> None:
+    message = unknown_key(key, open_project(APPS / app).config)
+    assert "--nodes" in message
+    assert "num-supernodes=N" in message
 
 
 @pytest.mark.parametrize(
