@@ -48,6 +48,8 @@ class MissingColumnError(DataError):
     listed
         The first of the existing columns, as text: a file of another kind may seem to have a
         column of all its content.
+    number
+        The number of existing columns.
     hint
         What else may be wrong, as the end of a sentence.
     """
@@ -57,6 +59,7 @@ class MissingColumnError(DataError):
         super().__init__(f"{where} has no column {column!r:.80}; it has {self.listed}{hint}")
         self.where = where
         self.column = column
+        self.number = len(columns)
         self.hint = hint
 
 

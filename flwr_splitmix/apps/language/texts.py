@@ -12,6 +12,7 @@ from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.clients import NO_DATA, ClientError
 from flwr_splitmix.data.errors import DataError, MissingColumnError, TestRowsError
 from flwr_splitmix.data.texts import token_sets
+from flwr_splitmix.data.texts.files import KINDS
 from flwr_splitmix.data.texts.generated import generated_public
 from flwr_splitmix.data.texts.partition import text_split
 from flwr_splitmix.data.texts.public import load_public_texts
@@ -86,6 +87,13 @@ def _load(config: LanguageConfig, source: str, test: str, *, of_node: bool = Fal
             own=of_node,
         )
     except MissingColumnError as error:
+        if error.number == 1 and error.where.lower().endswith((".txt", ".txt.gz")):
+            raise DataError(
+                f"run-config: {error.where} has one column and no {error.column!r:.80} "
+                f"({_key_of(config, error.column)}): plain text is no data set. Rows with columns "
+                f"are read from {', '.join(KINDS)} (in .txt and .tsv a tab is between columns); "
+                "the key public takes plain text"
+            ) from None
         raise DataError(
             f"run-config: {_key_of(config, error.column)} is {error.column!r:.80}, but "
             f"{error.where} has no such column; it has {error.listed}, of which it must "

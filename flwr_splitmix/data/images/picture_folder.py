@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -69,6 +70,18 @@ def read_picture_folder(
         labels.append(np.array([label_of[paths[place][1]] for place in kept_places], np.int64))
     train_images, test_images = pack_pictures(decoded, image_size)
     return RawSets(Split(train_images, labels[0]), Split(test_images, labels[1]), classes)
+
+
+def folders_of_pictures(folder: Path) -> list[str]:
+    """Return the names of a folder's own folders that hold pictures, but for those of a split."""
+    return sorted(
+        entry.name
+        for entry in folder.iterdir()
+        if entry.name not in ("train", *TEST_SPLITS)
+        and entry.is_dir()
+        and os.access(entry, os.R_OK | os.X_OK)
+        and any(path.suffix.lower() in SUFFIXES for path in entry.iterdir())
+    )
 
 
 def _pictures_by_class(split: Path) -> dict[str, list[Path]]:

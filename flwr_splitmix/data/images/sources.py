@@ -15,9 +15,10 @@ from flwr_splitmix.data.file_state import state_of
 from flwr_splitmix.data.images.arrow_sets import read_arrow_sets
 from flwr_splitmix.data.images.composed import compose_sets
 from flwr_splitmix.data.images.idx import IMAGE_FILES, LABEL_FILES, find_idx, read_idx_sets
-from flwr_splitmix.data.images.picture_folder import read_picture_folder
+from flwr_splitmix.data.images.picture_folder import folders_of_pictures, read_picture_folder
 from flwr_splitmix.data.images.sets import ImageSets, RawSets, assemble
 from flwr_splitmix.values import check_kind
+from flwr_splitmix.words import listed
 
 __all__ = ["COMPOSED", "SHIPPED", "ImageSets", "check_there", "load_images"]
 
@@ -214,6 +215,12 @@ def _kind_of(folder: Path) -> Literal["idx", "saved", "pictures"]:
         return "saved"
     if (folder / "train").is_dir():
         return "pictures"
+    if classes := folders_of_pictures(folder):
+        raise DataError(
+            f"the folder {folder} has pictures in {listed([f'{name}/' for name in classes])}, but "
+            "no split: put these into train/, and folders of the same names with other pictures "
+            "into test/"
+        )
     raise DataError(f"the folder {folder} holds no image dataset: {_ALLOWED}")
 
 

@@ -306,3 +306,15 @@ def test_a_run_keeps_the_texts_that_it_began_with(tmp_path: Path) -> None:
         config = read(dataset=source, public=str(public))
         assert text_sets(config).train.texts[0].startswith("old")
         assert public_texts(config) == ("One old sentence of words.",)
+
+
+def test_plain_text_is_told_not_to_be_rows(tmp_path: Path) -> None:
+    """Its first sentence is no header, and a newcomer looks for no column in it."""
+    lines = tmp_path / "lines.txt"
+    lines.write_text("The mat is red.\nA cat sits on it.\n", encoding="utf-8")
+    message = r"no 'question' \(question-column\): plain text is no data set. .* \.tsv, .*\.jsonl"
+    with pytest.raises(DataError, match=message):
+        text_sets(read(dataset=str(lines), public="generated"))
+    lines.write_text("ask\tanswer\n1 + 1\t2\n", encoding="utf-8")
+    with pytest.raises(DataError, match="it has 'ask' and 'answer', of which it must name one"):
+        text_sets(read(dataset=str(lines), public="generated"))

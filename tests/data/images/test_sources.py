@@ -114,6 +114,16 @@ def test_an_empty_folder_and_a_file_are_refused(tmp_path: Path) -> None:
         load_images(str(tmp_path / "a.png"))
 
 
+def test_class_folders_without_a_split_are_named(tmp_path: Path) -> None:
+    for name in ("cat", "dog", "notes"):
+        (tmp_path / name).mkdir()
+    for picture in ("cat/1.png", "dog/2.JPG", "notes/read.me"):
+        (tmp_path / picture).touch()
+    message = r"has pictures in cat/ and dog/, but no split: put these into train/, .* into test/$"
+    with pytest.raises(DataError, match=message):
+        load_images(str(tmp_path))
+
+
 def test_a_folder_of_somebody_else_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
