@@ -19,6 +19,7 @@ from flwr_splitmix.attacks.scoring.intervals import Measure
 from flwr_splitmix.files.writing import write_atomic, write_json
 from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.runs.damage import read_object, unreadable
+from flwr_splitmix.words import counted
 
 PICTURES = "pictures.safetensors"
 """File of reconstructed images, beside the scores."""
@@ -57,7 +58,7 @@ class AttackResult(BaseModel):
     client
         Whose texts were attacked; None for images, and in files from before it was kept.
     victims
-        Number of victims of each kind that were asked for; None in files from before it was kept.
+        Least number of victims of each kind, as asked for; None in files from before it was kept.
     repeats
         Releases of each held-out image.
     public
@@ -124,9 +125,18 @@ def _digest(name: str) -> str:
 
 
 def title(result: AttackResult, run_id: str) -> str:
-    """Return a result's title: the attack, and the options that decide its meaning."""
+    """Return a result's title: the attack, the options that decide its meaning, and its samples.
+
+    There are more samples than `victims` were asked for: those are of two kinds, and recorded steps
+    are attacked whole.
+    """
     assumptions = f", given {' and '.join(result.assumed)}," if result.assumed else ""
-    chosen = "".join(f", {name} {value}" for name, value in result.options.items())
+    phrases = {name: f"{name} {value}" for name, value in result.options.items()}
+    if samples := next((measure.samples for measure in result.measures if measure.main), 0):
+        phrases["victims"] = counted(samples, "sample")
+        if result.victims not in (None, samples):
+            phrases["victims"] += f", --victims {result.victims}"
+    chosen = "".join(f", {phrase}" for phrase in phrases.values())
     return (
         f"{result.attack} by {result.adversary}{assumptions} on {result.method} "
         f"({run_id}{chosen}{_stopped_suffix(result)})"

@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,6 +18,7 @@ from flwr_splitmix.attacks.results import (
     title,
     write_rows,
 )
+from flwr_splitmix.attacks.scoring.intervals import mean_measure
 from flwr_splitmix.files.writing import write_json
 
 
@@ -68,6 +70,18 @@ def test_a_result_does_not_replace_that_of_other_options(
     assert titles == {title(FIRST, "a-run"), title(other, "a-run")}
     assert phrase in title(other, "a-run")
     assert phrase not in title(FIRST, "a-run")
+
+
+def test_a_title_has_the_number_of_samples_that_were_attacked() -> None:
+    """Recorded steps are attacked whole, and both kinds of victims count."""
+    measures = [
+        mean_measure("PSNR", np.ones(9), 0.0),
+        mean_measure("MSE", np.ones(8), 0.0, main=True),
+    ]
+    told = title(FIRST.model_copy(update={"measures": measures}), "a-run")
+    assert told.endswith("(a-run, client 0, scale cpu, seed 0, 8 samples, --victims 128)")
+    equal = title(FIRST.model_copy(update={"measures": measures, "victims": 8}), "a-run")
+    assert equal.endswith("seed 0, 8 samples)")
 
 
 def test_public_data_of_similar_names_have_results_of_their_own(tmp_path: Path) -> None:

@@ -100,7 +100,10 @@ def test_run_show_and_forget(splitmix: Splitmix, home: Path, tmp_path: Path) -> 
     shown = splitmix("attack", "show", run.id, "-o", str(picture))
     assert shown.exit_code == 0, shown.output
     titles = " ".join(shown.stdout.split())
-    assert f"linear by server on SFL ({run.id}, scale smoke, seed 0, victims 16)" in titles
+    assert (
+        f"linear by server on SFL ({run.id}, scale smoke, seed 0, 32 samples, --victims 16)"
+        in titles
+    )
     with Image.open(picture) as image:
         assert min(image.size) > 100
     forgotten = splitmix("attack", "forget", run.id)
@@ -129,11 +132,12 @@ def test_a_result_keeps_what_its_adversary_was_given(splitmix: Splitmix, home: P
         )
         assert result.exit_code == 0, result.output
     titles = " ".join(splitmix("attack", "show", run.id).stdout.split())
-    assert f"linear by server on SFL ({run.id}, scale smoke, seed 0, victims 16)" in titles
     assert (
-        f"linear by server, given lower, on SFL ({run.id}, scale smoke, seed 3, victims 16)"
+        f"linear by server on SFL ({run.id}, scale smoke, seed 0, 32 samples, --victims 16)"
         in titles
     )
+    options = "scale smoke, seed 3, 32 samples, --victims 16"
+    assert f"linear by server, given lower, on SFL ({run.id}, {options})" in titles
 
 
 def test_a_run_without_a_recording_says_how_to_record(splitmix: Splitmix, finished: Run) -> None:

@@ -40,7 +40,7 @@ def test_an_attack_that_was_cut_short_says_so(splitmix: Splitmix, recorded: Run)
     assert "stopped after 0." in " ".join(result.stdout.split())
     assert "before its full effort" in result.stderr
     shown = " ".join(splitmix("attack", "show", recorded.id).stdout.split())
-    assert "scale cpu, seed 0, victims 8, stopped after 0." in shown
+    assert "scale cpu, seed 0, 24 samples, --victims 8, stopped after 0." in shown
     assert "that it does not beat a floor is no evidence" in shown
     entries = json.loads(splitmix("attack", "run", recorded.id, *cut, "--format", "json").stdout)
     assert entries[0]["stopped_after"] >= 0

@@ -25,7 +25,8 @@ class AttackRequest:
     adversary
         The adversary whose view is attacked.
     victims
-        Number of training images or texts, and of held-out ones.
+        Least number of training images or texts, and of held-out ones; recorded steps are used
+        whole.
     assumed
         Segments given to the adversary in addition: "lower", "upper".
     repeats

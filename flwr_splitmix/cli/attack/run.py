@@ -82,8 +82,8 @@ def run_attack(
         typer.Option(
             "--victims",
             min=1,
-            help="Number of training images or texts, and of held-out ones; by default 128 images, "
-            "4 texts.",
+            help="At least so many training images or texts, and held-out ones; recorded steps are "
+            "attacked whole. By default 128 images, 4 texts.",
             show_default=False,
         ),
     ] = None,
@@ -118,6 +118,8 @@ def run_attack(
     What is attacked are the images, or the texts of a client, of a recorded run
     (record-attacks=true). In the U shape those of any other run are released again by its trained
     parts, as in a training step. Attacks on texts compute on the CPU.
+
+    What each score means: docs/attacks.md, "Metrics".
     """
     if seconds is not None and math.isnan(seconds):  # which min=0 lets pass
         raise typer.BadParameter("nan is not a time", param_hint="--seconds")

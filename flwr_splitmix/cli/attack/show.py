@@ -34,7 +34,10 @@ def show(
     ] = None,
     run_dir: RunDirectory = None,
 ) -> None:  # fmt: skip
-    """Show the results of attacks on runs, with the papers' numbers."""
+    """Show the results of attacks on runs, with the papers' numbers.
+
+    What each score means: docs/attacks.md, "Metrics".
+    """
     from flwr_splitmix.attacks.results import kept_results, paper_note, stopped_note, title
 
     out, shown = console(), []
