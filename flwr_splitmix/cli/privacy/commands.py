@@ -68,11 +68,21 @@ privacy = typer.Typer(
 
 @contextmanager
 def library_errors_end_command() -> Iterator[None]:
-    """Turn a ValueError of the library into an error message that ends the command."""
+    """Turn a ValueError of the library into an error message that ends the command.
+
+    If it begins with the name of an argument, such as "sigma_s is", it gets that of the option.
+    """
     try:
         yield
     except ValueError as error:
-        raise RunError(str(error)) from error
+        argument, verb, rest = str(error).partition(" is ")
+        option = f"--{argument.replace('_', '-')}"
+        is_option = verb and any(option in each.opts for each in _command_options())
+        raise RunError(f"{option if is_option else argument}{verb}{rest}") from error
+
+
+def _command_options() -> list[click.Parameter]:
+    return click.get_current_context().command.params
 
 
 def _options_on_command_line() -> list[str]:
@@ -80,7 +90,7 @@ def _options_on_command_line() -> list[str]:
     context = click.get_current_context()
     return [
         option.opts[0]
-        for option in context.command.params
+        for option in _command_options()
         if option.name in context.params
         and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT
     ]
@@ -123,7 +133,8 @@ def epsilon(
 ) -> None:
     """Print the epsilon of one record of one client for a run with this noise.
 
-    The defaults are those of the vision app.
+    Give --passes, or --rounds, --steps, --records and --batch-size. The defaults are those of the
+    vision app.
     """
     from flwr_splitmix.privacy.accountant import ORDERS
     from flwr_splitmix.privacy.events import UNBOUNDED
@@ -182,7 +193,8 @@ def sigma(
 ) -> None:
     """Print the least noise for which a run has this epsilon for one record of one client.
 
-    The defaults are those of the vision app.
+    Give --passes, or --rounds, --steps, --records and --batch-size. The defaults are those of the
+    vision app.
     """
     from flwr_splitmix.privacy.events import UNBOUNDED
 

@@ -34,7 +34,10 @@ MaxRatio = Annotated[
         show_default=False,
     ),
 ]
-Passes = Annotated[int | None, typer.Option(help="Passes over the data.", show_default=False)]
+Passes = Annotated[
+    int | None,
+    typer.Option(help="Passes over the data; or give the next four.", show_default=False),
+]
 Rounds = Annotated[int | None, typer.Option(help="Rounds, instead of passes.", show_default=False)]
 Steps = Annotated[int | None, typer.Option(help="Steps per round.", show_default=False)]
 Records = Annotated[int | None, typer.Option(help="A client's samples.", show_default=False)]

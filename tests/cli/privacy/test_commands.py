@@ -205,22 +205,22 @@ WRONG = [
         "--sigma-y 0",
         "there is no epsilon: no noise on the labels (sigma_y = 0); give --sigma-y above 0\n",
     ),
-    ("--sigma-s -1", "sigma_s is -1.0"),
+    ("--sigma-s -1", "--sigma-s is -1.0"),
     (
         "--clip none",
         "there is no epsilon: no clipping of the smashed data; choose --clip patch, range or "
         "sample\n",
     ),
-    ("--delta 0", "delta is 0.0; it must lie strictly between 0 and 1"),
-    ("--delta 1", "delta is 1.0"),
-    ("--delta 1 --alpha 2", "delta is 1.0"),
-    ("--order 1", "order is 1; a Rényi order must be greater than 1"),
-    ("--order 0.5", "order is 0.5"),
-    ("--alpha 0", "alpha is 0.0"),
-    ("--alpha nan", "alpha is nan"),
-    ("--k 0", "k is 0"),
-    ("--kept 1.5", "kept is 1.5; it is a share of the client's data, 0 to 1, and 1 the worst"),
-    ("--kept nan", "kept is nan; it is a share of the client's data, 0 to 1, and 1 the worst"),
+    ("--delta 0", "--delta is 0.0; it must lie strictly between 0 and 1"),
+    ("--delta 1", "--delta is 1.0"),
+    ("--delta 1 --alpha 2", "--delta is 1.0"),
+    ("--order 1", "--order is 1; a Rényi order must be greater than 1"),
+    ("--order 0.5", "--order is 0.5"),
+    ("--alpha 0", "--alpha is 0.0"),
+    ("--alpha nan", "--alpha is nan"),
+    ("--k 0", "--k is 0"),
+    ("--kept 1.5", "--kept is 1.5; it is a share of the client's data, 0 to 1, and 1 the worst"),
+    ("--kept nan", "--kept is nan; it is a share of the client's data, 0 to 1, and 1 the worst"),
     ("--method sl --k 3", "--k is for methods that mix, and the method is sl; leave it out"),
     ("--method sl --clients 2", "--clients is for methods that mix"),
     ("--method sl --alpha 6", "--alpha is for methods that mix"),
@@ -228,20 +228,20 @@ WRONG = [
     ("--method sl --trusted-mixer", "--trusted-mixer is for methods that mix"),
     ("--method sl --label-noise before", "--label-noise is for methods that mix"),
     ("--method mix --smashed-noise all", "--smashed-noise is for cutmix, and the method is mix"),
-    ("--passes 0", "passes is 0"),
-    ("--passes 100000000000000", "passes is above 1,000,000,000, which is beyond any run"),
+    ("--passes 0", "--passes is 0"),
+    ("--passes 100000000000000", "--passes is above 1,000,000,000, which is beyond any run"),
     (
         "--batch-size 5 --steps 1",
         "--passes and --steps are given; use either --passes, or --rounds",
     ),
-    ("--k 3 --clients 2", "k is 3 for 2 clients; a group has at most all"),
-    ("--kept 0.5 --clients 3", "kept is 0.5, but groups of 2 of 3 clients leave some over"),
+    ("--k 3 --clients 2", "--k is 3 for 2 clients; a group has at most all"),
+    ("--kept 0.5 --clients 3", "--kept is 0.5, but groups of 2 of 3 clients leave some over"),
     ("--k-times --method mix", "--k-times is for cutmix, and the method is mix; leave it out"),
-    ("--patches 0", "patches is 0"),
-    ("--patches 65537", "patches is above 65,536, which is beyond any run"),
-    ("--k 10001", "k is above 10,000, which is beyond any run"),
+    ("--patches 0", "--patches is 0"),
+    ("--patches 65537", "--patches is above 65,536, which is beyond any run"),
+    ("--k 10001", "--k is above 10,000, which is beyond any run"),
     ("--k 5000 --patches 4096 --trusted-mixer", "k times patches is above 10,000,000"),
-    ("--clip-norm 0", "clip_norm is 0.0"),
+    ("--clip-norm 0", "--clip-norm is 0.0"),
     ("--clip-norm 1e-200", "--clip-norm is 1e-200, but smashed data are clipped in float32"),
     (
         "--sigma-s 1e40",
@@ -264,7 +264,7 @@ def test_what_is_wrong_is_one_clear_error(splitmix: Splitmix, options: str, mess
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("sigma --epsilon 0 --clip-norm 1 --passes 1", "epsilon is 0.0"),
+        ("sigma --epsilon 0 --clip-norm 1 --passes 1", "--epsilon is 0.0"),
         (
             "sigma --epsilon 8 --clip none --clip-norm 1 --passes 1",
             "no sigma gives an epsilon: no clipping "
@@ -283,20 +283,20 @@ def test_what_is_wrong_is_one_clear_error(splitmix: Splitmix, options: str, mess
         ("sigma --epsilon 8 --clip-norm 1", "give --passes, or --rounds"),
         (
             "sigma --epsilon 8 --clip-norm 1 --rounds 1 --steps 1 --records 5 --batch-size 6",
-            "batch_size is 6 for 5 records",
+            "--batch-size is 6 for 5 records",
         ),
         (
             "sigma --epsilon 8 --clip-norm 1 --rounds 0 --steps 1 --records 5 --batch-size 5",
-            "rounds is 0",
+            "--rounds is 0",
         ),
-        ("compare --sigma-s 0", "sigma_s is 0.0; an epsilon needs noise above 0"),
+        ("compare --sigma-s 0", "--sigma-s is 0.0; an epsilon needs noise above 0"),
         ("compare --range 1e-200", "--range is 1e-200, but smashed data are clipped in float32"),
         ("compare --sigma-y 1e100", "--sigma-y is 1e+100, but noise is added in float32"),
-        ("compare --order 1", "order is 1.0"),
-        ("compare --delta 2", "delta is 2.0"),
-        ("compare --clients 0", "clients is 0"),
-        ("compare --clients 1001", "clients is above 1,000, which is beyond any run"),
-        ("compare --left-over --dimension 65537", "dimension is above 65,536"),
+        ("compare --order 1", "--order is 1.0"),
+        ("compare --delta 2", "--delta is 2.0"),
+        ("compare --clients 0", "--clients is 0"),
+        ("compare --clients 1001", "--clients is above 1,000, which is beyond any run"),
+        ("compare --left-over --dimension 65537", "--dimension is above 65,536"),
         (
             "compare --left-over --dimension 65536 --clients 200 --trusted-mixer",
             "clients times dimension is above 10,000,000",
@@ -310,6 +310,14 @@ def test_the_other_commands_say_it_too(splitmix: Splitmix, command: str, message
     assert result.exit_code == 1
     assert result.stderr.startswith(message)
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["epsilon", "sigma"])
+def test_the_help_names_the_options_of_which_one_is_needed(
+    splitmix: Splitmix, command: str
+) -> None:
+    page = " ".join(splitmix("privacy", command, "--help").stdout.split())
+    assert "Give --passes, or --rounds, --steps, --records and --batch-size." in page
 
 
 def test_a_missing_or_unknown_option_is_a_usage_error(splitmix: Splitmix) -> None:
