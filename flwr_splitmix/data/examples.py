@@ -33,6 +33,11 @@ _EXPECTED_LABELS = (
     "expected classes, int64 (batch,), or for several labels rows of 0 and 1, int64 (batch, labels)"
 )
 
+_NUMBERS = (
+    "; to predict numbers needs a UShapeClient with a loss and scores of your own "
+    '(docs/own-app.md, "Other labels in the U shape")'
+)
+
 _EXPECTED_FLOATS = (
     "expected numbers, or tensors of one shape, whole or floating, for your own loss; a 0 where "
     "it needs no label"
@@ -91,7 +96,9 @@ def fetch(data: ExampleSet, indices: np.ndarray, *, floats: bool = False) -> Exa
         return inputs, labels
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
         kind = labels.dtype if isinstance(labels, Tensor) else _kind(labels)
-        raise ExamplesError(f"labels are {kind}; {_expected_labels(floats)}")
+        numbers = isinstance(labels, Tensor) and labels.is_floating_point()
+        hint = _NUMBERS if numbers else ""
+        raise ExamplesError(f"labels are {kind}; {_expected_labels(floats)}{hint}")
     return inputs, labels.long()
 
 

@@ -136,8 +136,8 @@ def test_a_result_keeps_what_its_adversary_was_given(splitmix: Splitmix, home: P
         f"linear by server on SFL ({run.id}, scale smoke, seed 0, 32 samples, --victims 16)"
         in titles
     )
-    options = "scale smoke, seed 3, 32 samples, --victims 16"
-    assert f"linear by server, given lower, on SFL ({run.id}, {options})" in titles
+    phrase = "scale smoke, seed 3, 32 samples, --victims 16"
+    assert f"linear by server, given lower, on SFL ({run.id}, {phrase})" in titles
 
 
 def test_a_run_without_a_recording_says_how_to_record(splitmix: Splitmix, finished: Run) -> None:

@@ -79,7 +79,10 @@ def test_data_that_cannot_be_indexed_are_refused(data: Any) -> None:
 
 X = torch.zeros(4, 2)
 ROWS = {
-    "float": ([(X[0], 1.0)] * 4, "labels are torch.float64; expected classes, int64"),
+    "float": (
+        [(X[0], 1.0)] * 4,
+        "labels are torch.float64; expected classes, int64 .*; to predict numbers needs a UShape",
+    ),
     "one-hot": (TensorDataset(X, torch.eye(4)), "labels are torch.float32; expected classes"),
     "complex": (TensorDataset(X, X.to(torch.complex64)), "labels are torch.complex64; expected"),
     "text": ([(X[0], "cat")] * 4, r"labels are (tuple|list) of str; expected classes, int64"),

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 def show(
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN...]", help=RUNS_HELP)
+        list[str] | None,
+        typer.Argument(metavar="[RUN...]", help=f"{RUNS_HELP} By default the newest run."),
     ] = None,
     output: Annotated[
         Path | None,

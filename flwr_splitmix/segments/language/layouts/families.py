@@ -183,5 +183,6 @@ def _cannot_cut(model_type: str, task: str, why: str) -> str:
     able = [t for layout in LAYOUTS if task in layout.tasks for t in layout.types]
     return (
         f"a model of type {model_type!r} cannot be cut for {task}: {why}; these types can: "
-        f"{', '.join(able)}, and decoders that compute as Llama does"
+        f"{', '.join(able)}, and other decoders that compute as Llama does, where transformers has "
+        "a model of that type for the task"
     )
