@@ -39,14 +39,18 @@ def partitions_of(node: Mapping[str, Any]) -> int:
     Raises
     ------
     ConfigError
-        If it has none.
+        If it has none, or something else.
     """
     if "num-partitions" not in node:
         raise ConfigError(
             "a SuperNode has no num-partitions, by which the images are divided; give it one with "
             "--node-config, the same for all"
         )
-    return int(node["num-partitions"])
+    if wrong := wrong_count(node["num-partitions"], 1):
+        raise ConfigError(
+            f"a SuperNode's num-partitions {wrong}; give all the same number with --node-config"
+        )
+    return cast(int, node["num-partitions"])
 
 
 def answer_partitions(message: Message, context: Context) -> Message:

@@ -68,12 +68,15 @@ class LowerEnd:
 
         In training mode, layers such as BatchNorm still normalise by the batch.
         """
-        self.segment.requires_grad_(False)
         self._frozen = True
+        self.segment.requires_grad_(False)
 
     def _unchanged(self) -> AbstractContextManager[None]:
         """Return a context that puts the buffers of a frozen segment back."""
-        return restored_buffers(self.segment) if self._frozen else nullcontext()
+        if not self._frozen:
+            return nullcontext()
+        self.segment.requires_grad_(False)  # another one may have taken its place
+        return restored_buffers(self.segment)
 
     def describe(self, first: Tensor) -> SegmentDescription:
         """Return `describe_segment` for the first examples (b, ...), and keep the size in it.

@@ -152,3 +152,9 @@ def test_a_node_without_a_number_of_partitions_is_told_what_it_lacks(act: Any) -
     del node_context.node_config["num-partitions"]
     with pytest.raises(ConfigError, match=r"has no num-partitions, .* give it one with --node-con"):
         act(node_context)
+    for wrong in ("many", 0, 2.5):
+        node_context.node_config["num-partitions"] = wrong
+        with pytest.raises(
+            ConfigError, match=r"num-partitions is .* an integer of at least 1; give"
+        ):
+            act(node_context)
