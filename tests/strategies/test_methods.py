@@ -54,9 +54,17 @@ def test_who_averages_does_so_by_fedavg(method: Method) -> None:
     [
         (VanillaCutMixSL, {"k": 3}, "k is 3; VanillaCutMix mixes pairs, .* it must be 2"),
         (VanillaCutMixSL, {"beta": 0.0}, r"beta is 0\.0; it must be greater than 0"),
-        (CutMixSL, {"alpha": 0.0}, r"alpha is 0\.0; it must be greater than 0, or None"),
+        (
+            CutMixSL,
+            {"alpha": 0.0},
+            r"alpha is 0\.0; it must be greater than 0 and at most 1e.100, or None",
+        ),
         (CutMixSL, {"k": 1}, "k is 1; a mixing group needs at least 2 clients"),
-        (MixupSL, {"alpha": -1.0}, r"alpha is -1\.0; it must be greater than 0, or None"),
+        (
+            MixupSL,
+            {"alpha": -1.0},
+            r"alpha is -1\.0; it must be greater than 0 and at most 1e.100, or None",
+        ),
         (ShuffledCutMixSL, {"alpha": math.nan}, "alpha is nan; it must be greater than 0"),
         (CutoutSL, {"ratio": 0.0}, r"ratio is 0\.0; it must be above 0 and at most 1, or None"),
         (CutoutSL, {"ratio": 1.01}, r"ratio is 1\.01; it must be above 0 and at most 1"),
