@@ -76,12 +76,18 @@ class Deleting(Lower):
     def forward(self, inputs: Tensor) -> Tensor:
         if hasattr(self, "spare"):
             del self.spare
-        return super().forward(inputs) + self.get_buffer("table")
+        with torch.inference_mode():
+            self.get_buffer("table").add_(1)
+        return super().forward(inputs) + self.get_buffer("table").clone()
 
 
-def test_buffers_that_cannot_be_put_back_are_left_alone() -> None:
-    described, smashed = smashed_of(Deleting())
-    assert (described["width"], smashed.shape) == (3, (4, 2, 3))
+def test_buffers_that_torch_lets_nothing_change_are_replaced() -> None:
+    """One that is deleted stays so."""
+    segment = Deleting()
+    client = SplitClient(segment, DATA, batch_size=4, device="cpu")
+    assert client.attach(ORDER, None)["width"] == 3
+    assert torch.equal(segment.get_buffer("table"), torch.ones(3))
+    assert not hasattr(segment, "spare")
 
 
 def test_weights_without_a_shape_are_refused_at_once() -> None:
