@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from flwr_splitmix.cli import app
 from flwr_splitmix.flwr_command import Flwr
 from flwr_splitmix.runs import Run
+from tests.apps.app_config import APPS
 from tests.cli.run_command import MODULE, run, the_error
 
 pytestmark = pytest.mark.usefixtures("no_flower")
@@ -175,6 +176,16 @@ def test_a_run_directory_that_an_app_does_not_take_is_refused(tmp_path: Path) ->
         "--run-dir sets the app's key run-dir, which mine does not have; leave the option out, or "
         "have the app read such a key"
     )
+
+
+def test_a_run_with_a_number_of_virtual_nodes_is_checked_as_a_simulation() -> None:
+    """What only a stream does would otherwise be a remark, and the run start and fail."""
+    keys = ["wire-dtype='int8'"]
+    (known,) = CHECK_REPORT(APPS / "vision", keys, 2)["problems"]
+    assert known.startswith("wire-dtype is 'int8', but in a simulation tensors travel as they are")
+    unknown = CHECK_REPORT(APPS / "vision", keys, None)
+    assert unknown["problems"] == []
+    assert any(known in remark for remark in unknown["remarks"])
 
 
 def test_what_the_check_writes_meanwhile_is_shown(
