@@ -181,6 +181,12 @@ def test_a_fact_is_not_missed_for_its_spelling(key: str, meant: str) -> None:
         read_description({**LEAST[SplitDescription], key: True})
 
 
+@pytest.mark.parametrize("key", ["batches", "width2", "prefixs"])
+def test_a_key_of_ones_own_may_be_like_one_that_is_there(key: str) -> None:
+    entries = {**LEAST[SplitDescription], "width": 8, "prefix": 0, "batch-size": 4, "patches": 4}
+    assert read_description({**entries, key: 5}).others == {key: 5}
+
+
 def test_both_kinds_of_clients_say_what_is_read_here() -> None:
     (split,) = Toy(clients=1).make_clients()
     toy = TextToy(clients=1)

@@ -247,7 +247,7 @@ def read_description(description: Mapping[str, Any]) -> Description:
     if not all(map(is_plain, others.values())):
         raise DescriptionError("described itself in other than plain values")
     for key in others:
-        if likely_key := _likely_key(key, known_keys):
+        if likely_key := _likely_key(key, known_keys.keys() - description.keys()):
             raise DescriptionError(
                 f"describes itself by a key that is not {likely_key!r}, but means it or is nearly "
                 "it: write it so, or give a key of your own another name"
@@ -255,8 +255,8 @@ def read_description(description: Mapping[str, Any]) -> Description:
     return read_part(shape, description, others=others)
 
 
-def _likely_key(key: str, known_keys: Iterable[str]) -> str:
-    """Return the known key that an unknown one seems to mean, or ""."""
+def _likely_key(key: str, absent_keys: Iterable[str]) -> str:
+    """Return the known key, of those that are absent, that another one seems to mean, or ""."""
     folded = folded_key(key)
-    near = (known for known in known_keys if is_near(folded, folded_key(known)))
+    near = (absent for absent in sorted(absent_keys) if is_near(folded, folded_key(absent)))
     return _ALIASES.get(folded) or next(near, "")

@@ -33,7 +33,7 @@ def read_or_draw(folder: Path) -> str:
     except OSError as error:
         raise RunError(
             f"{path} cannot be written: {error.strerror}; nodes would not know the run again when "
-            "it is resumed: free space there and resume the run"
+            "it is resumed: make it writable, with free space, and resume the run"
         ) from error
     try:
         key = read_whole(path)

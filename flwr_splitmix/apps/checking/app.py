@@ -80,7 +80,7 @@ def check_app(
     if project.kind != "own" and values.get("resume"):
         try:
             overrides = read_overrides(run_config, here, project.kind)
-            values = _of_resumed(values, overrides, report.remarks)
+            values = _of_resumed(project.kind, values, overrides, report.remarks)
         except (ConfigError, RunError) as error:
             report.problems.append(f"resume is {values['resume']!r}, but {error}")
             values = {**values, "resume": ""}
@@ -106,7 +106,7 @@ def _check_new_run(values: Mapping[str, Any], report: Report, *, runs_here: bool
 
 
 def _of_resumed(
-    values: Mapping[str, Any], overrides: Mapping[str, Any], remarks: list[str]
+    kind: Kind, values: Mapping[str, Any], overrides: Mapping[str, Any], remarks: list[str]
 ) -> dict[str, Any]:
     """Return the configuration that a resumed run would have; ignored keys become remarks.
 
@@ -116,7 +116,7 @@ def _of_resumed(
         If there is no such run, it is another app's, it is in progress, or it has finished.
     """
     resumed = Run.open(str(values["resume"]), home=values.get("run-dir"))
-    check_can_continue(resumed, values, overrides)
+    check_can_continue(resumed, kind, overrides)
     if remark := note_of_ignored_values(resumed.config, values, overrides):
         remarks.append(remark)
     with _collected(remarks):

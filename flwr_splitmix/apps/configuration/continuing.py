@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from flwr_splitmix.apps.configuration.error import ConfigError
+from flwr_splitmix.apps.configuration.project import kind_of_run
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.flower_run import ABOUT_RESUMING
 from flwr_splitmix.words import counted, listed
@@ -80,13 +81,13 @@ def check_is_of_app(run: Run, keys: Collection[str]) -> None:
         )
 
 
-def check_can_continue(run: Run, keys: Collection[str], overrides: Mapping[str, Any]) -> None:
+def check_can_continue(run: Run, kind: str, overrides: Mapping[str, Any]) -> None:
     """Check that a run is an app's and has something to continue.
 
     Parameters
     ----------
-    keys
-        All keys of the app.
+    kind
+        The kind of the app.
     overrides
         Keys given for the continuation, as for `continued`.
 
@@ -97,7 +98,11 @@ def check_can_continue(run: Run, keys: Collection[str], overrides: Mapping[str, 
     RunError
         If another process executes the run, or all of its rounds are finished.
     """
-    check_is_of_app(run, keys)
+    if (other := kind_of_run(run.config)) not in (kind, "own"):
+        raise ConfigError(
+            f"run {run.id} is one of a {other} app, and this is a {kind} app: resume it with the "
+            "app that began it"
+        )
     run.check_free()
     rounds = run.config.get(ROUNDS)
     if _extends(rounds, overrides.get(ROUNDS)):

@@ -17,12 +17,13 @@ class ConfigError(ValueError):
 def unknown_key(key: str, allowed_keys: Iterable[str]) -> str:
     """Return the message that a key is unknown, with the keys that may have been meant."""
     names = list(allowed_keys)
-    if means_clients(key):
+    likely = likely_keys(key, names)
+    if means_clients(key) and not any(map(means_clients, likely)):
         return (
             f"run-config has an unknown key {key!r}; the number of clients is no key: leave it out "
             'and give `splitmix run` --nodes, or `flwr run` --federation-config "num-supernodes=N"'
         )
-    if likely := likely_keys(key, names):
+    if likely:
         return f"run-config has an unknown key {key!r}; did you mean {either(likely)}?"
     if not names:
         return f"run-config has an unknown key {key!r}; this app has no keys; leave it out"

@@ -19,10 +19,12 @@ MEANINGS = {
     "aggregator": ("aggregation", "server-optimizer"),
     "k": ("group-size", "num-mixed"),
     "sigma-s": ("sigma", "noise", "noise-std"),
-    "epsilon": ("eps",),
+    "epsilon": ("eps", "target-epsilon"),
     "max-epsilon": ("eps", "target-epsilon", "privacy-budget"),
     "model": ("arch", "architecture", "backbone", "net", "network", "model-name"),
     "image-size": ("img-size", "input-size", "resolution"),
+    "head-layers": ("cut", "cut-layer", "split-layer", "split-at"),
+    "tail-layers": ("cut", "cut-layer", "split-layer", "split-at"),
     "cut-at": ("cut", "cut-layer", "split-layer", "split-at"),
     "dataset": ("data", "data-dir", "data-path", "train-data", "dataset-name"),
     "test-dataset": ("test-data", "test-set"),
@@ -49,7 +51,7 @@ MEANINGS = {
 _CLIENTS = {
     count + many
     for count in ("", "num", "n", "numberof")
-    for many in ("clients", "nodes", "supernodes", "workers", "users", "parties")
+    for many in ("clients", "nodes", "supernodes", "users", "parties")
 }
 """Folded names for the number of clients."""
 
@@ -62,16 +64,16 @@ def means_clients(key: str) -> bool:
 def likely_keys(key: str, allowed_keys: Iterable[str]) -> list[str]:
     """Return the keys that an unknown one may mean, the likeliest first.
 
-    They are those spelt alike but for case, "-" and "_"; else those that other programs call so
-    (none if only another app has them); else those with a similar spelling; else those whose other
+    They are those spelt alike but for case, "-" and "_"; else those that other programs call so;
+    else those with a similar spelling; else those whose other
     name is one letter away.
     """
     names, folded = list(allowed_keys), folded_key(key)
     if same := [name for name in names if folded_key(name) == folded]:
         return same
     called = {name: [folded_key(other) for other in others] for name, others in MEANINGS.items()}
-    if meant := [name for name, others in called.items() if folded in others]:
-        return [name for name in meant if name in names]
+    if meant := [name for name, others in called.items() if folded in others and name in names]:
+        return meant
     return close_to(key, names) or [
         name
         for name, others in called.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,10 +71,10 @@ def read_overrides(texts: Sequence[str], directory: Path, kind: Kind) -> dict[st
             values |= of_file
             continue
         if (blanks := _without_separators(text).rstrip()) != text.rstrip():
-            quote = "'" if '"' in blanks else '"'
+            quoted = shlex.quote(blanks) if '"' in blanks else f'"{blanks}"'
             problems.append(
                 "--run-config has a comma or semicolon behind a value; blanks separate keys: write "
-                f"--run-config {quote}{blanks}{quote}"
+                f"--run-config {quoted}"
             )
         end = 0
         for match in _PAIR.finditer(blanks):

@@ -236,7 +236,7 @@ class VisionConfig(AppConfig):
     @property
     def not_in_simulation(self) -> str:
         """Why this cannot run over Ray's link, with the remedy; "" if it can."""
-        if not self.pace.notices_arrival:
+        if self.ushape or not self.pace.notices_arrival:  # its own check refuses these keys
             return super().not_in_simulation
         return (
             f"straggler is {self.straggler!r} and group-order {self.group_order!r}, but in a "

@@ -65,6 +65,8 @@ def answer_partitions(message: Message, context: Context) -> Message:
 def ask_partitions(grid: Grid, min_nodes: int, timeout: float) -> int:
     """Query nodes for the number of partitions of the data, and return what most of them say.
 
+    Nodes that fail, or are silent, are logged, and count for no number.
+
     The number of nodes may differ: it grows while they connect, and a partition may have no node.
     A node with another number would give all clients the labels of other images, so none decides
     alone: as many as are required are waited for, up to `MAX_ASKED` are asked at once, and the
@@ -102,6 +104,16 @@ def ask_partitions(grid: Grid, min_nodes: int, timeout: float) -> int:
         time.sleep(0.05)
     if not numbers:
         _raise_no_answer(failures, len(asked), timeout)
+    if failures:
+        log.warning("of %d nodes that were asked for num-partitions: %s", len(asked), failures[0])
+    if 2 * max(Counter(numbers.values()).values()) <= len(asked):
+        log.warning(
+            "%s of %d nodes that were asked said their num-partitions within %g s: the number that "
+            "most of these say counts",
+            len(numbers),
+            len(asked),
+            timeout,
+        )
     return _most_frequent(numbers)
 
 

@@ -208,7 +208,7 @@ def _check_resumption(keys: RunKeys) -> None:
     )
 
     resumed = Run.open(str(keys.values["resume"]), home=_home(keys.values))
-    check_can_continue(resumed, keys.values, keys.changed)
+    check_can_continue(resumed, keys.kind, keys.changed)
     note(note_of_ignored_values(resumed.config, keys.values, keys.changed))
 
 

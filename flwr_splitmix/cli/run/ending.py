@@ -18,10 +18,11 @@ INTERRUPTED = 130
 """Exit status of a run ended by Ctrl-C, as in a shell."""
 
 NO_RUN = (
-    "the run has completed; its app keeps no run, so there is no summary, and nothing for "
-    "`splitmix show`: docs/own-app.md, *Keeping and resuming a run*"
+    "the run has completed; there is no summary, because no run of it is in {home}: an app of your "
+    "own keeps one as docs/own-app.md says (*Keeping and resuming a run*), and the ServerApp of a "
+    "SuperLink elsewhere keeps it there"
 )
-"""What is said at the end of an app of one's own that makes no `Run`."""
+"""What is said at the end of a run that has left no directory where it was looked for."""
 
 _SETTLE_SECONDS = 30.0  # between the end of the log and Flower's final status
 
@@ -124,7 +125,7 @@ def _finish(
 
             show(followed.run.id, run_dir=followed.home)
         else:
-            typer.echo(NO_RUN)
+            typer.echo(NO_RUN.format(home=followed.home))
         typer.echo(f"\nFlower's log: {followed.log}")
         return
     if stopped:

@@ -44,6 +44,8 @@ def check_owner(folder: Path, key: str) -> None:
     # States first: another process of the run may become the owner and save some in between.
     has_states = any(folder.glob(f"*/{ROUND_NAMES}"))
     path, own = folder / OWNER_FILE, sha256(key.encode()).hexdigest().encode()
+    if path.exists() and not path.stat().st_size and not has_states:
+        path.unlink()  # a process was killed while it wrote it
     if not path.exists():
         if has_states:
             raise LinkError(

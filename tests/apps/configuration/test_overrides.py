@@ -102,7 +102,15 @@ def test_a_key_of_other_programs_is_taken_for_ours(app: str, key: str, meant: st
 def test_no_key_is_suggested_that_the_app_has_not() -> None:
     for key in ("learning-rate", "rounds", "num-classes"):
         assert "did you mean" not in unknown_key(key, ["colour", "size-of-hat"])
-    assert "did you mean" not in unknown_key("num-classes", open_project(APPS / "vision").config)
+    assert "'num-labels'" not in unknown_key("num-classes", open_project(APPS / "vision").config)
+    own = ["num-clients", "num-workers", "epoch", "local-epoch"]
+    for key, meant in (
+        ("num_clients", "num-clients"),
+        ("workers", "num-workers"),
+        ("epochs", "epoch"),
+        ("local-epochs", "local-epoch"),
+    ):
+        assert f"did you mean '{meant}'" in unknown_key(key, own)
 
 
 def test_every_key_with_other_names_is_one_of_an_app_and_no_other_name_is() -> None:

@@ -133,9 +133,9 @@ def test_a_run_without_a_round_left_is_not_started(rounds: str, finished: Run, h
 
 def test_a_run_of_another_app_is_named_before_anything_is_started(home: Path) -> None:
     """The remedy would otherwise be to raise the number of rounds, and lead nowhere."""
-    other = Run.create({"num-server-rounds": 3, "answer-column": "a"}, name="texts", home=home)
+    other = Run.create({"num-server-rounds": 3, "task": "generation"}, name="texts", home=home)
     assert the_error(run("-c", "resume='latest'", home=home)) == (
-        f"run {other.id} has keys that this app does not know (answer-column): resume it with the "
+        f"run {other.id} is one of a language app, and this is a vision app: resume it with the "
         "app that began it"
     )
 

@@ -85,7 +85,7 @@ def test_an_app_without_a_run_is_told_why_there_is_no_summary(
     followed = RunFollower(7, tmp_path, tmp_path / "7.log")
     with contextlib.redirect_stdout(io.StringIO()) as output:
         ending.end_run(Flwr(None), followed, {}, interrupted=False, expected=False)
-    assert "its app keeps no run, so there is no summary" in output.getvalue()
+    assert f"no run of it is in {tmp_path}" in output.getvalue()
 
 
 def test_a_signal_to_end_stops_the_run_and_what_writes_its_log(
