@@ -78,8 +78,6 @@ def _link(written: Path, path: Path, data: bytes) -> None:
     """Give a file another name; without hard links, write its data there."""
     try:
         os.link(written, path)
-    except FileExistsError:
-        raise
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise

@@ -30,7 +30,7 @@ MIN_TIMEOUT = 120.0
 """Minimum timeout of the query in seconds: Flower starts a process to answer it."""
 
 MAX_ASKED = 5
-"""Most nodes that are asked: two of them may be wrong or silent."""
+"""Most nodes that are asked: if two of five are wrong or silent, the others still agree."""
 
 
 def partitions_of(node: Mapping[str, Any]) -> int:
@@ -63,14 +63,12 @@ def answer_partitions(message: Message, context: Context) -> Message:
 
 
 def ask_partitions(grid: Grid, min_nodes: int, timeout: float) -> int:
-    """Query nodes for the number of partitions of the data, and return what most of them say.
-
-    Nodes that fail, or are silent, are logged, and count for no number.
+    """Query nodes for the number of partitions of the data, and return what most answers say.
 
     The number of nodes may differ: it grows while they connect, and a partition may have no node.
-    A node with another number would give all clients the labels of other images, so none decides
-    alone: as many as are required are waited for, up to `MAX_ASKED` are asked at once, and the
-    answers end when more than half of these agree.
+    A false number would give all clients the labels of other images. So as many nodes as are
+    required are waited for, and up to `MAX_ASKED` are asked at once, until more than half of these
+    agree. If fewer answer in time, the most frequent number counts, and the log says so.
 
     Parameters
     ----------
@@ -99,14 +97,14 @@ def ask_partitions(grid: Grid, min_nodes: int, timeout: float) -> int:
                 )
             else:
                 numbers[node] = number
-        if numbers and 2 * max(Counter(numbers.values()).values()) > len(asked):
+        if _agree(numbers, len(asked)):
             break
         time.sleep(0.05)
     if not numbers:
         _raise_no_answer(failures, len(asked), timeout)
     if failures:
         log.warning("of %d nodes that were asked for num-partitions: %s", len(asked), failures[0])
-    if 2 * max(Counter(numbers.values()).values()) <= len(asked):
+    if not _agree(numbers, len(asked)):
         log.warning(
             "%s of %d nodes that were asked said their num-partitions within %g s: the number that "
             "most of these say counts",
@@ -115,6 +113,11 @@ def ask_partitions(grid: Grid, min_nodes: int, timeout: float) -> int:
             timeout,
         )
     return _most_frequent(numbers)
+
+
+def _agree(numbers: Mapping[int, int], asked: int) -> bool:
+    """Return whether more than half of the nodes that were asked say one number."""
+    return 2 * max(Counter(numbers.values()).values(), default=0) > asked
 
 
 def _connected(grid: Grid, min_nodes: int, timeout: float) -> list[int]:

@@ -24,6 +24,9 @@ from flwr_splitmix.server.rounds.setup import LoopSetup
 from flwr_splitmix.server.rounds.state import RunState
 from flwr_splitmix.words import are, counted
 
+_INSIDE = "goes inside, as in aggregator=DifferentialPrivacyServerSideFixedClipping(FedAvg(), ...)"
+"""Where a strategy that wraps others belongs."""
+
 
 class RoundHooks(LoopSetup):
     """Defines a round's messages and training, its evaluation, and what a checkpoint holds.
@@ -55,14 +58,12 @@ class RoundHooks(LoopSetup):
                 f"{name} has no run and no link: its own start() has not called "
                 "super().start(...), which runs the rounds over a link. Put the work of a round "
                 "into aggregate_train, an observer's on_round or evaluate_fn; a strategy that "
-                "wraps others goes inside, as in "
-                "aggregator=DifferentialPrivacyServerSideFixedClipping(FedAvg(), ...)"
+                f"wraps others {_INSIDE}"
             )
         if self._run_state is None:
             raise LinkError(
                 f"{name} has no run and no link, as neither its start() nor its "
-                "fit() was called; no strategy can wrap it: one that wraps others goes inside, as "
-                "in aggregator=DifferentialPrivacyServerSideFixedClipping(FedAvg(), ...)"
+                f"fit() was called; no strategy can wrap it: one that wraps others {_INSIDE}"
             )
         return self._run_state
 
